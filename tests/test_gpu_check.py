@@ -1,4 +1,4 @@
-"""The measuring program for CUDA, run with a tiny model on the CPU."""
+"""The program that measures CUDA, run with a tiny model on the CPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOOLS = Path(__file__).resolve().parent.parent / "tools"
 
 @pytest.fixture
 def gpu_check(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module tools/gpu_check.py, which finds its neighbours as a program does."""
+    """The module tools/gpu_check.py, imported with tools/ on the import path, as when it runs as a program."""
     monkeypatch.setattr(sys, "path", [str(TOOLS), *sys.path])
     return import_module("gpu_check")
 

@@ -1,4 +1,4 @@
-"""What a wheel, an sdist and a broken checkout contain. Builds in a copy, without a network."""
+"""The contents of a wheel and an sdist, and the build of a broken checkout. Builds in a copy, without a network."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def wheel_files(wheel: Path) -> set[str]:
     return set(zipfile.ZipFile(wheel).namelist())
 
 
-def test_wheel_holds_nothing_but_ebbtide_at_the_top(wheel: Path) -> None:
+def test_the_wheel_contains_only_ebbtide_at_the_top(wheel: Path) -> None:
     top = {name.split("/")[0] for name in wheel_files(wheel)}
     assert {name for name in top if not name.endswith(".dist-info")} == {"ebbtide"}
 

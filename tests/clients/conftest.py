@@ -1,4 +1,4 @@
-"""A daemon with scripted answers, for clients that are used as their makers ship them."""
+"""A daemon with scripted answers, for unmodified client packages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCHEMA = {
 
 @pytest.fixture(scope="session")
 def url(start_shared_daemon: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Where the daemon is; its model is "sim"."""
+    """The URL of the daemon; its model is "sim"."""
     script: Path = tmp_path_factory.mktemp("clients") / "script.json"
     script.write_text(json.dumps(SCRIPT))
     address: str = start_shared_daemon("--sim-script", str(script), "--reasoning-parser", "think", keep=True).url

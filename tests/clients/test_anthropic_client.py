@@ -17,7 +17,7 @@ TOOL: Any = {"name": "weather", "description": "Looks.", "input_schema": SCHEMA}
 
 
 class Weather(pydantic.BaseModel):
-    """What a form asks for."""
+    """The type of a structured answer."""
 
     city: str
     days: int
@@ -59,7 +59,7 @@ async def test_a_message_from_a_coroutine(url: str) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_call_goes_round(client: Any, *, streamed: bool) -> None:
+def test_a_tool_call_and_its_result_make_a_round_trip(client: Any, *, streamed: bool) -> None:
     if streamed:
         with client.messages.stream(**asked("ask"), tools=[TOOL]) as stream:
             first = stream.get_final_message()
@@ -79,7 +79,7 @@ def test_a_call_goes_round(client: Any, *, streamed: bool) -> None:
 @pytest.mark.parametrize(
     ("case", "choice"), [("must call", {"type": "any"}), ("form", {"type": "tool", "name": "weather"})]
 )
-def test_a_call_that_is_required_comes(client: Any, case: str, choice: Any) -> None:
+def test_a_required_tool_call_is_made(client: Any, case: str, choice: Any) -> None:
     choice = {**choice, "disable_parallel_tool_use": True}
     message = client.messages.create(**asked(case), tools=[TOOL], tool_choice=choice)
     assert message.stop_reason == "tool_use"
@@ -87,7 +87,7 @@ def test_a_call_that_is_required_comes(client: Any, case: str, choice: Any) -> N
     assert use.input == CITY
 
 
-def test_thinking_is_a_block_in_front(client: Any) -> None:
+def test_thinking_is_the_first_block(client: Any) -> None:
     for message in (client.messages.create(**asked("think")), streamed_message(client, **asked("think"))):
         thinking, text = message.content
         assert (thinking.type, thinking.thinking, text.text) == ("thinking", "Why 日本?", "Yes.")
@@ -100,7 +100,7 @@ def streamed_message(client: Any, **fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("ask", [lambda client, **fields: client.messages.create(**fields), streamed_message])
-def test_stop_sequences_and_limits_are_told(client: Any, ask: Any) -> None:
+def test_stop_sequences_and_limits_are_reported(client: Any, ask: Any) -> None:
     stopped = ask(client, **asked("stop"), stop_sequences=["STOP"])
     assert stopped.content[0].text == "before "
     assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "STOP")
@@ -112,7 +112,7 @@ def test_a_message_parsed_into_a_type(client: Any) -> None:
     assert client.messages.parse(**asked("form"), output_format=Weather).parsed_output == Weather(**CITY)
 
 
-def test_the_count_is_what_the_prompt_costs(client: Any) -> None:
+def test_the_count_equals_the_prompt_tokens(client: Any) -> None:
     fields = asked("hello")
     fields.pop("max_tokens")
     count = client.messages.count_tokens(**fields, tools=[TOOL])
@@ -125,7 +125,7 @@ def test_the_model_is_found(client: Any) -> None:
     assert client.models.retrieve("sim").id == "sim"
 
 
-def test_errors_are_the_clients_own(client: Any) -> None:
+def test_errors_become_exceptions_of_the_client(client: Any) -> None:
     with pytest.raises(anthropic.BadRequestError, match="temperature") as error:
         client.messages.create(**HELLO, extra_body={"temperature": 1.5})
     assert error.value.type == "invalid_request_error"

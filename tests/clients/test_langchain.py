@@ -1,4 +1,4 @@
-"""LangChain's ChatOpenAI, over chats and over responses."""
+"""LangChain's ChatOpenAI, over the routes for chats and for responses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOOL: Any = {"type": "function", "function": {"name": "weather", "description": 
 
 
 class Weather(pydantic.BaseModel):
-    """What a form asks for."""
+    """The type of a structured answer."""
 
     city: str
     days: int
@@ -46,7 +46,7 @@ async def test_answers_from_a_coroutine(url: str) -> None:
         assert "".join([chunk.text async for chunk in model.astream("hello")]) == SCRIPT["hello"]
 
 
-def test_a_call_goes_round(model: Any) -> None:
+def test_a_tool_call_and_its_result_make_a_round_trip(model: Any) -> None:
     bound = model.bind_tools([TOOL])
     messages: list[Any] = [("system", "ask"), ("human", "hi")]
     first = bound.invoke(messages)

@@ -33,7 +33,7 @@ def test_an_answer_whole_and_streamed(options: dict[str, Any]) -> None:
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == SCRIPT["hello"]
 
 
-def test_a_call_goes_round(options: dict[str, Any]) -> None:
+def test_a_tool_call_and_its_result_make_a_round_trip(options: dict[str, Any]) -> None:
     first = litellm.completion(messages=asked("ask"), tools=[TOOL], **options).choices[0]
     assert first.finish_reason == "tool_calls"
     [call] = first.message.tool_calls

@@ -18,7 +18,7 @@ TOOL: Any = {"type": "function", "name": "weather", "parameters": SCHEMA, "stric
 
 
 class Weather(pydantic.BaseModel):
-    """What a form asks for."""
+    """The type of a structured answer."""
 
     city: str
     days: int
@@ -117,7 +117,7 @@ def test_a_response_parsed_into_a_type(client: openai.OpenAI) -> None:
         assert stream.until_done().get_final_response().output_parsed == Weather(**CITY)
 
 
-def test_a_call_goes_round_by_sending_everything_again(client: openai.OpenAI) -> None:
+def test_a_tool_call_works_if_the_whole_conversation_is_sent_again(client: openai.OpenAI) -> None:
     items: list[Any] = [{"role": "user", "content": "hi"}]
     first = client.responses.create(model="sim", instructions="ask twice", input=items, tools=[TOOL])
     calls = [item for item in first.output if item.type == "function_call"]
@@ -131,14 +131,14 @@ def test_a_call_goes_round_by_sending_everything_again(client: openai.OpenAI) ->
 @pytest.mark.parametrize(
     ("case", "choice"), [("must call", "required"), ("form", {"type": "function", "name": "weather"})]
 )
-def test_a_call_that_is_required_comes(client: openai.OpenAI, case: str, choice: Any) -> None:
+def test_a_required_tool_call_is_made(client: openai.OpenAI, case: str, choice: Any) -> None:
     options: Any = {"tools": [TOOL], "tool_choice": choice, "parallel_tool_calls": False}
     [call] = client.responses.create(model="sim", instructions=case, input="hi", **options).output
     assert call.type == "function_call"
     assert json.loads(call.arguments) == CITY
 
 
-def test_reasoning_is_an_item_in_front(client: openai.OpenAI) -> None:
+def test_reasoning_is_the_first_item(client: openai.OpenAI) -> None:
     response = client.responses.create(model="sim", input="think", reasoning={"effort": "low"})
     reasoning, _ = response.output
     assert reasoning.type == "reasoning"
@@ -168,7 +168,7 @@ def test_what_is_not_stored_is_not_found(client: openai.OpenAI) -> None:
             ask(response.id)
 
 
-def test_a_bad_value_says_which(client: openai.OpenAI) -> None:
+def test_a_bad_value_is_named(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as error:
         client.responses.create(model="sim", input="hello", temperature=3)
     assert (error.value.param, error.value.type) == ("temperature", "invalid_request_error")

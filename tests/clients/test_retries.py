@@ -1,4 +1,4 @@
-"""What the official clients do when the daemon has no room, or is paused: they come back when it told them to."""
+"""The official clients retry after the time in Retry-After if the daemon has no room or is paused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def hooks(refused: Callable[[], object]) -> Any:
 
 
 def by_openai(url: str, refused: Callable[[], object]) -> str:
-    """An answer through the openai package; ``refused`` is called when an attempt was."""
+    """An answer through the openai package; ``refused`` is called for each refused attempt."""
     http = openai.DefaultHttpxClient(event_hooks=hooks(refused))
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=5, http_client=http) as client:
         answer = client.chat.completions.create(model="sim", messages=HELLO, max_tokens=1)
@@ -47,7 +47,7 @@ def by_anthropic(url: str, refused: Callable[[], object]) -> str:
 
 
 @pytest.mark.parametrize(("ask", "finish"), [(by_openai, "length"), (by_anthropic, "max_tokens")])
-def test_a_full_queue_is_tried_again(busy: Api, ask: Any, finish: str) -> None:
+def test_a_request_refused_by_a_full_queue_is_retried(busy: Api, ask: Any, finish: str) -> None:
     refusals: list[int] = []
     with contextlib.ExitStack() as connections:
 
@@ -65,7 +65,7 @@ def test_a_full_queue_is_tried_again(busy: Api, ask: Any, finish: str) -> None:
     assert refusals
 
 
-def test_a_pause_is_waited_out(busy: Api) -> None:
+def test_the_client_retries_until_a_pause_ends(busy: Api) -> None:
     refusals: list[int] = []
 
     def refused() -> None:

@@ -13,7 +13,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "tools" / "clients"
 
 
 def module(name: str) -> Any:
-    """Import a module of the tool, which is a program and not a package."""
+    """Import a module of tools/clients, which is a program and not a package."""
     sys.path.insert(0, str(FOLDER))
     try:
         return importlib.import_module(name)

@@ -20,7 +20,7 @@ SECTIONS = (ServerConfig, AccessConfig, LimitsConfig, RunnerConfig, SchedulerCon
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
-    """The values of the flags and of MODEL. Fails if the daemon would refuse a word."""
+    """The values of the flags and of MODEL. Fails if the daemon would refuse an argument."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("model", nargs="?")
     for section in SECTIONS:

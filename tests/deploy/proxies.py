@@ -40,12 +40,12 @@ class Proxy:
     address: tuple[str, int]
 
     def client(self) -> httpx.Client:
-        """A client with the patience of a test."""
+        """A client with a timeout that suits a test."""
         return httpx.Client(base_url=self.url, verify=self.tls, timeout=PATIENCE_S)
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
+    """A port that is free at the time of the call."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
 

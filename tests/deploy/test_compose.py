@@ -24,7 +24,7 @@ def mounts() -> dict[str, Path]:
     return {volume.split(":")[1]: (FOLDER / volume.split(":")[0]).resolve() for volume in volumes}
 
 
-def test_mounted_files_exist_and_the_shared_ones_are_no_copies() -> None:
+def test_mounted_files_exist_and_shared_ones_are_not_copied() -> None:
     assert [path for path in mounts().values() if not path.is_file()] == []
     assert {path.name for path in mounts().values() if path.parent.name == "monitoring"} == {
         "ebbtide-alerts.yml",

@@ -59,7 +59,7 @@ def wait_for(claim: Callable[[], bool]) -> None:
 
 
 def test_no_event_of_a_stream_is_held_back(proxy: Proxy, backend: Any) -> None:
-    """While the engine is paused, the tokens so far must arrive: nothing that follows could push them on."""
+    """While the engine is paused, all earlier tokens must arrive: no later event could flush a buffer of the proxy."""
     body = LONG | {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 
     def tokens() -> float:
@@ -154,7 +154,7 @@ def test_large_bodies_pass_and_larger_ones_are_refused(proxy: Proxy) -> None:
         assert http.post("/v1/completions", json={"prompt": "a" * (33 << 20)}).status_code == 413
 
 
-def test_the_prefix_and_the_page_of_the_own_origin(proxy: Proxy) -> None:
+def test_the_prefix_and_requests_from_the_same_origin_work(proxy: Proxy) -> None:
     with proxy.client() as http:
         assert http.get("/v1/models").json()["data"]
         assert http.get("/openapi.json").json()["servers"] == [{"url": "/llm"}]

@@ -40,7 +40,7 @@ def test_a_failed_daemon_is_restarted_and_a_wrong_flag_is_not() -> None:
     assert unit["OOMPolicy"] == ["continue"]
 
 
-def test_the_command_takes_its_words_from_the_environment_file() -> None:
+def test_the_command_takes_its_arguments_from_the_environment_file() -> None:
     (command,) = settings("ebbtide.service")["ExecStart"]
     environment = settings("ebbtide.env")
     assert command.split()[1:] == ["serve", "${EBBTIDE_MODEL}", "$EBBTIDE_FLAGS"]
@@ -50,7 +50,7 @@ def test_the_command_takes_its_words_from_the_environment_file() -> None:
 
 @pytest.fixture
 def units(tmp_path: Path) -> Path:
-    """The unit with its drop-in, with a program that exists here."""
+    """The unit with its drop-in, with the path of a program that exists on this machine."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
     text = (FOLDER / "ebbtide.service").read_text().replace("/opt/ebbtide/bin/ebbtide", "/bin/true")

@@ -55,7 +55,7 @@ def one_by_one(data: bytes) -> list[list[int]]:
 
 
 def reference(words: list[bytes], start: StreamStart, tokens: list[int]) -> tuple[str, int, str | None]:
-    """Decode all tokens at once, search all positions, cut: a slow reference."""
+    """A slow reference: decode all tokens at once, search every position, and cut the text."""
     params = start.text
     texts = [""]
     for count in range(1, len(tokens) + 1):
@@ -109,7 +109,7 @@ def test_released_text_is_that_of_decoding_all_and_cutting(run_of: Run) -> None:
 @pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(word_runs())
-def test_what_is_shown_takes_the_fewest_tokens_that_have_it(run_of: Run) -> None:
+def test_the_fewest_tokens_that_contain_the_shown_text_are_counted(run_of: Run) -> None:
     check_num_shown(run_of)
 
 
@@ -202,7 +202,7 @@ def test_a_stop_string_over_several_tokens_leaves_nothing_behind() -> None:
     assert ("".join(texts), count, stop) == ("ABC", 10, "DEFGHIJ")
 
 
-def test_a_near_miss_is_released() -> None:
+def test_text_that_almost_matches_a_stop_string_is_released() -> None:
     assert run(stream(stop=("DEFX",)), one_by_one(b"ABCDEFG"))[0] == ["A", "B", "C", "", "", "", "DEFG", ""]
 
 

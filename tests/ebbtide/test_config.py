@@ -17,7 +17,7 @@ FLAGGED = (
 ADDRESSES = Addresses("ipc:///f", "ipc:///s", "ipc:///d")
 
 
-def test_sections_survive_the_way_to_a_child() -> None:
+def test_sections_are_unchanged_after_they_are_sent_to_a_child() -> None:
     whole = ServeConfig()
     files = ModelFiles("m", "/models/m", "m.gguf")
     for section in (

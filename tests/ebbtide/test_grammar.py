@@ -1,4 +1,4 @@
-"""llguidance behind its one door: masks, ends, control tokens, and random texts of random schemas."""
+"""llguidance through ebbtide.grammar: masks, ends, control tokens, and random texts of random schemas."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_a_token_that_is_not_allowed_is_an_error(token: int) -> None:
         matcher('start: "ab"').advance(token)
 
 
-def test_whatever_ends_a_text_of_the_model_may_end_it_here() -> None:
+def test_every_end_token_of_the_model_can_end_a_grammar() -> None:
     guidance = Guidance(sim_vocabulary(), SIM_VOCAB_SIZE, (258,))
     place = matcher("start: /[0-9]+/", guidance)
     place.advance(ord("7"))
     assert allowed(place) == {*b"0123456789", SIM_EOS, 258}
 
 
-def test_control_tokens_are_no_text() -> None:
+def test_control_tokens_are_not_text() -> None:
     place = matcher("start: /(.|\\n)+/")
     assert not allowed(place) & {SIM_EOS, 257, 258, 259}
     for token in b"<|user|>":
@@ -121,7 +121,7 @@ def test_a_problem_is_one_short_sentence(lark: str, message: str) -> None:
     assert str(caught.value) == message
 
 
-def test_text_that_is_no_grammar_at_all_is_an_error() -> None:
+def test_text_that_is_not_a_grammar_is_an_error() -> None:
     for grammar in ("", "{}", '{"grammars": []}', "[", "\0"):
         with pytest.raises(GrammarError):
             GUIDANCE.compile(grammar)
@@ -142,7 +142,7 @@ def test_regexes_and_gbnf_become_lark() -> None:
 
 
 def random_text(place: GrammarMatcher, rng: random.Random) -> str | None:
-    """A random walk to an end, biased towards ends; None if it found none."""
+    """A random text of the grammar, biased towards short ones; None if no end was reached."""
     text = bytearray()
     for _ in range(600):
         tokens = sorted(allowed(place))
@@ -166,8 +166,8 @@ def test_random_texts_of_random_schemas_are_valid() -> None:
     assert ended > 50
 
 
-def test_the_way_to_a_place_does_not_matter() -> None:
-    """Copies share what the compiler has learnt; a mask must not depend on who learnt it."""
+def test_the_mask_does_not_depend_on_how_its_position_was_reached() -> None:
+    """Copies share the compiler's cache; a mask must not depend on which copy filled it."""
     for seed in range(10):
         lark = schema_constraint(random_schema(seed), "schema").lark
         shared = matcher(lark)

@@ -23,7 +23,7 @@ def build(backend: str, dtype: torch.dtype, step: Step) -> Any:
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("backend", ["torch", "triton"])
-def test_a_backend_gives_the_attention_that_is_written_out(backend: str, dtype: torch.dtype, name: str) -> None:
+def test_a_backend_equals_the_reference_attention(backend: str, dtype: torch.dtype, name: str) -> None:
     step = Step(CASES[name], device=CUDA, dtype=dtype)
     found = step.run(build(backend, dtype, step)).cpu().double()
     torch.testing.assert_close(found, step.truth(), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
@@ -37,7 +37,7 @@ def test_triton_has_every_usual_head_size(dtype: torch.dtype, head_dim: int) -> 
     torch.testing.assert_close(found, step.truth(), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
-def test_triton_gives_an_item_the_same_result_whoever_runs_beside_it() -> None:
+def test_triton_gives_an_item_the_same_result_in_every_batch() -> None:
     step = Step(CASES["splits"], device=CUDA, dtype=torch.bfloat16)
     together = step.run(build("triton", torch.bfloat16, step))
     alone = step.alone(0)
@@ -45,7 +45,7 @@ def test_triton_gives_an_item_the_same_result_whoever_runs_beside_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["page size 16", "softcap", "window", "one KV head for seven", "splits"])
-def test_flash_attention_gives_the_attention_that_is_written_out(name: str) -> None:
+def test_flash_attention_equals_the_reference_attention(name: str) -> None:
     pytest.importorskip("flash_attn")
     case = replace(CASES[name], page_size=256)
     step = Step(case, device=CUDA, dtype=torch.bfloat16)

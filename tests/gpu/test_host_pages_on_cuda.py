@@ -48,7 +48,7 @@ def results(runner: ModelRunner, plans: list[StepPlan]) -> list[tuple[Any, objec
 
 @needs_smollm2
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_a_request_that_comes_back_from_the_host_goes_on_bit_by_bit(dtype: str) -> None:
+def test_a_request_restored_from_the_host_continues_bit_for_bit(dtype: str) -> None:
     runner = load_runner(smollm2_path(), device="cuda", dtype=dtype, attention_backend="triton", kv_offload_gb=0.25)
     info = runner.info
     assert 0 < info.restore_token_s < 0.01

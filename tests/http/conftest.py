@@ -1,4 +1,4 @@
-"""Real daemons over the simulated model, shared by all tests here, and what it takes to look at them from outside."""
+"""Real daemons with the simulated model, which all tests of this folder share, and functions to query them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCRIPT: dict[str, Any] = {
 
 
 class Api:
-    """One daemon as its clients see it."""
+    """The HTTP interface of one daemon."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -55,7 +55,7 @@ class Api:
         return sum(float(line.split()[-1]) for line in lines if line.startswith(f"ebbtide:{name}{{"))
 
     def totals(self) -> Counter[str]:
-        """Every series of one scrape, summed over its labels: a snapshot that belongs together."""
+        """Every series of one scrape, summed over its labels."""
         values: Counter[str] = Counter()
         for line in self.http.get("/metrics").text.splitlines():
             if line.startswith("ebbtide:"):
@@ -64,7 +64,7 @@ class Api:
         return values
 
     def load(self) -> float:
-        """Requests that are running, queued, or open in the front."""
+        """The number of requests that are running, queued, or open in the front process."""
         return sum(self.metric(name) for name in ("num_running_reqs", "num_queue_reqs", "open_http_requests"))
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ def api(start_shared_daemon: Any, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(scope="session")
 def slow_api(start_shared_daemon: Any) -> Iterator[Api]:
-    """A daemon whose steps take time, with a pool of 64 pages and a keep-alive much shorter than a prefill."""
+    """A daemon with slow steps, a pool of 64 pages, and a keep-alive interval that is much shorter than a prefill."""
     flags = ("--sim-step-ms", "10", "--max-total-tokens", "1024", "--retraction-risk", "0.9999999")
     api = Api(
         start_shared_daemon(

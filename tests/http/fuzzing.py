@@ -1,4 +1,4 @@
-"""Malformed and extreme requests, a function of a seed each: valid bodies of every route, broken in some ways."""
+"""Malformed and extreme requests: valid bodies of every route with random changes, determined by a seed."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ EXTRA = [
 
 @dataclass
 class Shot:
-    """One request as it goes over the wire."""
+    """One request as it is sent."""
 
     method: str
     path: str
@@ -130,7 +130,7 @@ def shot(seed: int) -> Shot:
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
-    """(container, key) of everything inside."""
+    """(container, key) of every value inside."""
     keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
     return [(value, key) for key in keys] + [place for key in keys for place in _places(value[key])]
 

@@ -1,4 +1,4 @@
-"""Texts in which tokens, characters and what people see as one character all end at different places."""
+"""Texts in which the boundaries of tokens, of code points and of visible characters differ."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BROKEN = [b"\x80", b"\xe2\x82", b"\xf0\x9f\x8c", b"\xc0\xaf", b"\xed\xa0\x80", b
 
 
 def random_bytes(seed: int) -> bytes:
-    """Some parts of text, every third time with bytes among them that are none."""
+    """Some parts of text; every third time, invalid bytes are inserted."""
     rng = random.Random(seed)
     parts = [rng.choice(PARTS).encode() for _ in range(rng.randint(1, 9))]
     if seed % 3 == 0:

@@ -1,4 +1,4 @@
-"""Random JSON schemas of every kind that can be kept, each with a prompt, and the check that an answer is valid."""
+"""Random JSON schemas of every kind that can be enforced, each with a prompt, and a check of the answers."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _value(rng: random.Random, depth: int) -> Schema:
 
 
 def random_schema(seed: int) -> Schema:
-    """A schema whose shortest text takes some dozens of tokens; some refer to a definition of their own."""
+    """A schema whose shortest text has some dozens of tokens; some schemas refer to their own definitions."""
     rng = random.Random(seed)
     schema = rng.choice([_object, _object, _object, _array, _either])(rng, 3)
     if rng.random() < 0.2:

@@ -1,4 +1,4 @@
-"""Sessions of a daemon as their clients see them, and what their turns must say."""
+"""Sessions over HTTP, and the expected answers of their turns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _numbers = itertools.count()
 
 
 class Session:
-    """One session and what its client knows of it. tokens: of all turns that ended well."""
+    """One session as its client knows it. tokens: those of all completed turns."""
 
     def __init__(self, api: Any, *, streaming: bool = True, **fields: Any) -> None:
         self.api = api
@@ -22,14 +22,14 @@ class Session:
         assert reply.status_code == 200, reply.text
 
     def ask(self, new: list[int], **sampling: Any) -> httpx.Response:
-        """The next turn's reply, whatever it is."""
+        """Send the next turn. Returns the reply, which may be an error."""
         params = {"max_new_tokens": 8, "temperature": 0, "ignore_eos": True, **sampling}
         body = {"input_ids": new, "session_params": {"id": self.id}, "sampling_params": params}
         reply: httpx.Response = self.api.http.post("/generate", json=body)
         return reply
 
     def turn(self, new: list[int], **sampling: Any) -> dict[str, Any]:
-        """A turn that must end well, with the context and the answer that it must have."""
+        """Run a turn that must succeed, and check its context and its answer."""
         reply = self.ask(new, **sampling)
         assert reply.status_code == 200, reply.text
         answer: dict[str, Any] = reply.json()
@@ -46,19 +46,19 @@ class Session:
         return reply
 
     def info(self) -> dict[str, Any]:
-        """How the server describes it."""
+        """The server's description of the session."""
         reply = self.api.http.get(f"/v1/sessions/{self.id}")
         assert reply.status_code == 200, reply.text
         described: dict[str, Any] = reply.json()
         return described
 
     def close(self) -> None:
-        """Close it; also a second time."""
+        """Close the session; it may be closed already."""
         assert self.api.http.delete(f"/v1/sessions/{self.id}").status_code == 200
 
 
 def whole(api: Any, tokens: list[int], **sampling: Any) -> list[int]:
-    """What the server says to these tokens without any session."""
+    """The answer to these tokens without a session."""
     params = {"max_new_tokens": 8, "temperature": 0, "ignore_eos": True, **sampling}
     reply = api.http.post("/generate", json={"input_ids": tokens, "sampling_params": params})
     assert reply.status_code == 200, reply.text

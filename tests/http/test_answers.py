@@ -1,4 +1,4 @@
-"""What comes out of a whole daemon: text, stops, counts and log-probabilities, streamed and whole."""
+"""The answers of a complete daemon: text, stops, counts and log-probabilities, with and without stream."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_the_official_client_works_unmodified(api: Any) -> None:
     assert asyncio.run(talk()) == text
 
 
-def test_one_id_for_several_requests_mixes_nothing(api: Any) -> None:
+def test_requests_with_the_same_id_are_not_mixed(api: Any) -> None:
     def one(_: int) -> str:
         reply = api.http.post(
             "/v1/completions", json={"prompt": "alphabet", **LONG, "stop": "Z"}, headers={"x-request-id": "same"}
@@ -188,7 +188,7 @@ def test_one_id_for_several_requests_mixes_nothing(api: Any) -> None:
         {"prompt": ["ok", "x" * 40_000]},
     ],
 )
-def test_bad_input_is_refused_and_the_server_goes_on(api: Any, fields: dict[str, Any]) -> None:
+def test_bad_input_is_refused_and_serving_continues(api: Any, fields: dict[str, Any]) -> None:
     for stream in (False, True):
         reply = api.http.post("/v1/completions", json={"prompt": "hi", "stream": stream, **fields})
         assert reply.status_code == 400

@@ -1,4 +1,4 @@
-"""A whole daemon steered by its operator: flush, pause, abort, limits of time."""
+"""An operator controls a complete daemon: flush, pause, abort, time limits."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LONG_PROMPT = "a prompt of several pages, which the cache keeps: " * 4
 
 @pytest.fixture(scope="module")
 def steered(start_shared_daemon: Any) -> Any:
-    """A daemon of its own, because these tests affect all requests of a server."""
+    """A separate daemon, because these tests affect all requests of a server."""
     flags = ("--sim-step-ms", "5", "--max-running-requests", "2", "--request-timeout", "60")
     with contextlib.closing(Api(start_shared_daemon(*flags).url)) as api:
         yield api
 
 
 def unchanged(api: Api, name: str, seconds: float = 1.5) -> float:
-    """The value of a metric once many snapshots, of which ten come in a second, have left it as it was."""
+    """The value of a metric after many snapshots (ten a second) have not changed it."""
     value, since = api.metric(name), time.monotonic()
     deadline = since + 30
     while time.monotonic() < since + seconds:
@@ -41,7 +41,7 @@ def flush(api: Api, timeout_s: float = 0) -> int:
     return api.http.post(f"/flush_cache?timeout={timeout_s}").status_code
 
 
-def test_a_flush_happens_only_without_requests_and_then_for_good(steered: Api) -> None:
+def test_a_flush_happens_only_without_open_requests_and_empties_the_cache(steered: Api) -> None:
     steered.complete(LONG_PROMPT, max_tokens=4, temperature=0)
     again = steered.complete(LONG_PROMPT, max_tokens=4, temperature=0)
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 100

@@ -1,4 +1,4 @@
-"""The prompt as a part of the answer: echo, its log-probabilities and token ids, whole and in a stream."""
+"""The prompt as part of the answer: echo, log-probabilities and token ids, with and without stream."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_logprobs_cover_prompt_and_answer(api: Any, max_tokens: int, count: int)
 
 
 def test_the_answer_scores_the_same_as_a_prompt(api: Any) -> None:
-    """Greedy tokens are the likeliest at their place, also when they come back as a prompt."""
+    """Greedy tokens are the most likely ones at their positions, also when they are part of a prompt."""
     fields = {"echo": True, "logprobs": 1}
     whole = api.complete(FOX, max_tokens=12, temperature=0, ignore_eos=True, skip_special_tokens=False, **fields)
     drawn = whole["choices"][0]["logprobs"]
@@ -210,7 +210,7 @@ def test_the_token_that_ended_an_answer_is_among_its_ids(api: Any) -> None:
 
 
 def test_a_harness_gets_loglikelihoods_of_continuations(api: Any) -> None:
-    """What evaluation harnesses send: contexts with continuations in one batch, and what they compute from it."""
+    """Evaluation harnesses send contexts and continuations in one batch, and compute log-likelihoods from it."""
     own = api.complete("x", max_tokens=6, temperature=0, ignore_eos=True, skip_special_tokens=False)
     pairs = [("alpha", " beta"), ("a longer context, and", " its end"), ("x", own["choices"][0]["text"])]
     prompts = [[*context.encode(), *continuation.encode()] for context, continuation in pairs]

@@ -1,4 +1,4 @@
-"""Embeddings and chats in one small pool, over HTTP: equal to solo answers, and released when the client leaves."""
+"""Embeddings and chats in one small pool: equal to those of single requests, and released after a disconnect."""
 
 from __future__ import annotations
 

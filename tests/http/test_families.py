@@ -40,7 +40,7 @@ def test_a_tiny_checkpoint_is_served_as_transformers_runs_it(family: str, tmp_pa
 
 
 def _name(piece: bytes) -> str:
-    """How the completions API writes a token."""
+    """The name of a token in the completions API."""
     try:
         return piece.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Whatever a client sends: no 5xx, every refusal in the envelope, no traceback, the next request answered right."""
+"""Any request: no 5xx, every refusal is an error object, no traceback, and the next request is answered correctly."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def fire(session: aiohttp.ClientSession, url: str, made: Shot) -> tuple[in
 
 
 def fault(made: Shot, status: int, body: bytes, kind: str) -> str:
-    """What is wrong with an answer, or ""."""
+    """A description of the error in an answer; "" if there is none."""
     if status >= 500:
         return f"{status}"
     if status < 400 or made.method == "HEAD":
@@ -42,7 +42,7 @@ def fault(made: Shot, status: int, body: bytes, kind: str) -> str:
 
 
 async def barrage(url: str, seeds: range) -> tuple[Counter[int], list[str]]:
-    """All shots of ``seeds``, and a probe after every 50th. Returns statuses and what was wrong, with the seed."""
+    """Send the requests of ``seeds``, and a probe after every 50th. Returns statuses, and errors with their seeds."""
     waiting = iter(seeds)
     statuses: Counter[int] = Counter()
     faults: list[str] = []
@@ -78,7 +78,7 @@ async def ask_probe(session: aiohttp.ClientSession, url: str) -> str:
 
 
 def bombard(daemon: Daemon, seeds: range) -> Counter[int]:
-    """Fire and judge."""
+    """Send the requests and check the answers."""
     before = {name: psutil.Process(pid).create_time() for name, pid in daemon.pids.items()}
     statuses, faults = asyncio.run(barrage(daemon.url, seeds))
     assert not faults, "\n".join(faults[:10]) + f"\n({len(faults)} in all)"
@@ -87,13 +87,13 @@ def bombard(daemon: Daemon, seeds: range) -> Counter[int]:
     return statuses
 
 
-def test_a_thousand_malformed_requests_harm_nobody(target: Daemon) -> None:
+def test_a_thousand_malformed_requests_do_not_affect_other_requests(target: Daemon) -> None:
     statuses = bombard(target, range(1000))
     assert statuses[200] > 100  # not everything is refused for the same reason
     assert statuses[400] > 300
 
 
 @pytest.mark.soak
-def test_twenty_thousand_malformed_requests_harm_nobody(target: Daemon) -> None:
+def test_twenty_thousand_malformed_requests_do_not_affect_other_requests(target: Daemon) -> None:
     statuses = bombard(target, range(1000, 21_000))
     print(dict(statuses))

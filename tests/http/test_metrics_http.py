@@ -1,4 +1,4 @@
-"""/metrics of a whole daemon: every series that is promised is there, moves when it should, and rests when idle."""
+"""/metrics of a complete daemon: every series exists, changes under load, and is constant when the daemon is idle."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ BUSY = (
 
 @pytest.fixture(scope="module")
 def pressed(start_shared_daemon: Any) -> Iterator[Api]:
-    """A daemon with a pool of 64 pages and everybody's names."""
+    """A daemon with a pool of 64 pages that also exports the metric names of other engines."""
     api = Api(start_shared_daemon(*FLAGS, *PRESSURE, *PRIORITY, *COMPAT).url)
     yield api
     api.close()
 
 
 def load(api: Api) -> list[Counter[str]]:
-    """Twenty requests that do not fit together, some of them the same; the scrapes meanwhile."""
+    """Run twenty requests that do not fit together, some of them equal. Returns the scrapes during the run."""
     bodies = [{"prompt": f"tide {index % 12} " * 8, "max_tokens": 150, "ignore_eos": True} for index in range(20)]
     scrapes = []
     with ThreadPoolExecutor(20) as pool:
@@ -137,7 +137,7 @@ def test_every_way_to_end_early_counts_under_its_reason(pressed: Api) -> None:
     check_idle(pressed)
 
 
-def test_who_gives_way_to_a_higher_priority_counts_as_preempted_and_retracted(pressed: Api) -> None:
+def test_a_request_preempted_by_a_higher_priority_counts_as_preempted_and_retracted(pressed: Api) -> None:
     before = pressed.totals()
     with ThreadPoolExecutor(8) as pool:
         low = [
@@ -153,7 +153,7 @@ def test_who_gives_way_to_a_higher_priority_counts_as_preempted_and_retracted(pr
     assert 0 < preempted <= after["num_retracted_requests_total"] - before["num_retracted_requests_total"]
 
 
-def test_other_engines_names_read_the_same(pressed: Api) -> None:
+def test_metrics_have_the_same_values_under_the_names_of_other_engines(pressed: Api) -> None:
     pressed.complete("one")
     check_idle(pressed)
     values: dict[str, float] = {}
@@ -180,7 +180,7 @@ def test_other_engines_names_read_the_same(pressed: Api) -> None:
     assert values["vllm:request_success_total"] + values["vllm:admission_rejections_total"] == ends
 
 
-def test_an_engine_that_is_not_known_does_not_start(start_daemon: Any) -> None:
+def test_an_unknown_engine_name_is_refused_at_start(start_daemon: Any) -> None:
     daemon = start_daemon("--metrics-compat", "tgi", ready=False)
     assert daemon.wait() == 1
     assert "--metrics-compat must be a comma-separated list of vllm and sglang, not 'tgi'." in daemon.log

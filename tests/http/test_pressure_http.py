@@ -1,4 +1,4 @@
-"""Memory runs out in a whole daemon: who is answered what, and what /metrics and /pressure tell of it."""
+"""Memory exhaustion in a complete daemon: the answers to each request, /metrics and /pressure."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def pressed_daemon(start_shared_daemon: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def pressed(pressed_daemon: Any) -> Iterator[Api]:
-    """Its API."""
+    """The API of ``pressed_daemon``."""
     api = Api(pressed_daemon.url)
     yield api
     api.close()
 
 
 def data_of(lines: Iterator[str]) -> list[Any]:
-    """The events of a stream; "[DONE]" stays a text."""
+    """The events of a stream; "[DONE]" remains a string."""
     events = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
     return [event if event == "[DONE]" else json.loads(event) for event in events]
 
 
 def check_exhausted(error: dict[str, Any]) -> None:
-    """OpenAI's error object for an answer that outgrew the pool; it names the sizes and the flag."""
+    """Check the error object for an answer that outgrew the pool; it names the sizes and the flag."""
     assert (error["type"], error["code"], error["param"]) == ("server_error", "kv_cache_exhausted", None)
     assert str(CAPACITY) in error["message"]
     assert "--max-total-tokens" in error["message"]
@@ -88,7 +88,7 @@ def test_a_stream_that_outgrows_the_pool_ends_alone(api: Api, pressed: Api, pres
 
 
 def check_events(shown: dict[str, Any], seen: int) -> None:
-    """Each short request gave way at least once; the large one did not, and was given up as the last."""
+    """Each short request was retracted at least once; the large one was not, and was aborted as the last one."""
     events = shown["events"][seen - shown["num_events_total"] :]
     assert {event["cause"] for event in events} == {"memory"}
     victims = [victim for event in events for victim in event["victims"]]
@@ -159,7 +159,7 @@ def test_one_exhausted_choice_ends_the_whole_request_with_one_error(pressed: Api
     assert pressed.metric("num_aborted_requests_total") == aborted + 3
 
 
-def test_ten_answers_that_want_twice_the_pool_are_what_they_are_alone(api: Api, pressed: Api) -> None:
+def test_ten_answers_that_need_twice_the_pool_equal_those_of_single_requests(api: Api, pressed: Api) -> None:
     fields = {**SHORT, "max_tokens": 140}
     prompts = [f"{number} tide " * 8 for number in range(10)]
     before = pressed.totals()

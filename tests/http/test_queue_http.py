@@ -1,4 +1,4 @@
-"""The waiting queue of a whole daemon: its limit, who is exempt from it, and who may pass whom."""
+"""The waiting queue of a complete daemon: its limit, the exempt requests, and priorities."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def num_begun(api: Api) -> float:
     return totals["num_running_reqs"] + totals["num_retracted_reqs"] + totals["num_requests_total"]
 
 
-def test_a_full_queue_answers_429_and_says_when_to_come_back(queue: Api) -> None:
+def test_a_full_queue_answers_429_with_retry_after(queue: Api) -> None:
     with contextlib.ExitStack() as open_connections:
         for num_sent in (1, 2, 3):
             open_connections.enter_context(send(queue.url, ENDLESS))
@@ -58,7 +58,7 @@ def test_a_full_queue_answers_429_and_says_when_to_come_back(queue: Api) -> None
         assert queue.complete("tide", max_tokens=1)
 
 
-def test_a_retracted_request_comes_back_to_a_full_queue(api: Api, start_daemon: Any) -> None:
+def test_a_retracted_request_is_requeued_into_a_full_queue(api: Api, start_daemon: Any) -> None:
     flags = ("--max-running-requests", "4", "--max-queued-requests", "2", "--test-retract-interval", "5")
     fields = {"max_tokens": 300, "temperature": 0, "ignore_eos": True}
     prompts = [f"long answer {number}" for number in range(4)]

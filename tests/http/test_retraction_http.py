@@ -1,4 +1,4 @@
-"""A retraction changes nothing of an answer but its cost, whatever was asked for; checked against an ample daemon."""
+"""A retraction changes only the cost of an answer, for all options; compared with a daemon that has ample memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ASKED: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module", params=["recompute", "restore"])
 def retracting(request: pytest.FixtureRequest, start_shared_daemon: Any) -> Iterator[Api]:
-    """A daemon that retracts somebody every seventh step."""
+    """A daemon that retracts a request every seventh step."""
     tier = ("--kv-offload-gb", "0.5") if request.param == "restore" else ()
     api = Api(start_shared_daemon(*EVERY_FEW_STEPS, *tier).url)
     yield api
@@ -64,11 +64,11 @@ def test_an_answer_is_the_same_with_retractions(api: Api, retracting: Api, what:
         assert logprobs_of(events) == ample["choices"][0]["logprobs"]["token_logprobs"]
 
 
-def test_an_answer_that_was_never_retracted_says_nothing_of_it(api: Api) -> None:
+def test_an_answer_without_retractions_does_not_report_any(api: Api) -> None:
     assert "ebbtide" not in api.complete("tide", **ASKED["greedy"])["usage"]
 
 
-def test_what_is_computed_again_is_never_booked_as_cached(retracting: Api) -> None:
+def test_recomputed_tokens_are_never_counted_as_cached(retracting: Api) -> None:
     generator = random.Random(3)
     prompts = [[generator.randrange(32, 127) for _ in range(100)] for _ in range(8)]
     before = retracting.totals()

@@ -1,4 +1,4 @@
-"""A stream's parts, joined, are the whole answer byte for byte: text, log-probabilities, ids, and why it ended."""
+"""The joined parts of a stream equal the answer without stream: text, log-probabilities, ids and finish reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROMPTS = sorted(SCRIPTS)
 
 @st.composite
 def requests(draw: st.DrawFn) -> dict[str, Any]:
-    """A scripted prompt, an end anywhere in its answer, stop strings cut out of it, and what is to be told."""
+    """A scripted prompt with a random end of its answer, stop strings from the answer, and requested details."""
     prompt = draw(st.sampled_from(PROMPTS))
     answer = bytes(SCRIPTS[prompt])
     text = answer.decode("utf-8", "replace")
@@ -41,7 +41,7 @@ def requests(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def streamed(events: list[Any], index: int) -> dict[str, Any]:
-    """The parts of one choice, joined to what the whole answer has; no part has half a character."""
+    """The joined parts of one choice, in the form of an answer without stream; no part has an incomplete character."""
     parts = [c for event in events for c in event["choices"] if c["index"] == index]
     lists = [part["logprobs"] for part in parts if part["logprobs"] is not None]
     joined: dict[str, Any] = {"index": index, "text": "".join(part["text"] for part in parts)}
@@ -59,7 +59,7 @@ def streamed(events: list[Any], index: int) -> dict[str, Any]:
 
 
 def expected_text(fields: dict[str, Any]) -> str:
-    """The script's bytes, cut at max_tokens and at the stop string that completes first."""
+    """The text of the script, truncated at max_tokens and at the first complete stop string."""
     text = bytes(SCRIPTS[fields["prompt"]])[: fields["max_tokens"]].decode("utf-8", "replace")
     found = [(text.find(stop) + len(stop), -len(stop)) for stop in fields.get("stop", []) if stop in text]
     if found:
@@ -70,19 +70,19 @@ def expected_text(fields: dict[str, Any]) -> str:
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(fields=requests())
-def test_completions_say_the_same_whole_and_in_a_stream(api: Any, fields: dict[str, Any]) -> None:
+def test_completions_are_equal_with_and_without_stream(api: Any, fields: dict[str, Any]) -> None:
     check(api, fields)
 
 
 @pytest.mark.soak
 @settings(deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
 @given(fields=requests())
-def test_completions_say_the_same_whole_and_in_a_stream_at_length(api: Any, fields: dict[str, Any]) -> None:
+def test_completions_are_equal_with_and_without_stream_in_a_long_run(api: Any, fields: dict[str, Any]) -> None:
     check(api, fields)
 
 
 def check(api: Any, fields: dict[str, Any]) -> None:
-    """Whole, streamed and scripted are the same."""
+    """Check that the answers with and without stream equal the script."""
     whole = api.complete(**fields)
     events = api.stream(**fields, stream_options={"include_usage": True})
     assert events[-1] == "[DONE]"
@@ -96,7 +96,7 @@ def check(api: Any, fields: dict[str, Any]) -> None:
 
 
 def check_offsets(choice: dict[str, Any]) -> None:
-    """Every token begins where its text does, as far as the text goes."""
+    """Check that the offset of every token is the position of its text."""
     offsets, tokens = choice["logprobs"]["text_offset"], choice["logprobs"]["tokens"]
     assert offsets == sorted(offsets)
     for offset, token in zip(offsets, tokens, strict=True):
@@ -107,7 +107,7 @@ def check_offsets(choice: dict[str, Any]) -> None:
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 10**6), size=st.integers(1, 40), count=st.integers(0, 3), stops=st.booleans())
-def test_chats_say_the_same_whole_and_in_a_stream(api: Any, seed: int, size: int, count: int, stops: bool) -> None:
+def test_chats_are_equal_with_and_without_stream(api: Any, seed: int, size: int, count: int, stops: bool) -> None:
     fields: dict[str, Any] = {
         "messages": [{"role": "user", "content": f"tell {seed}"}],
         "max_tokens": size,
@@ -138,7 +138,7 @@ def test_chats_say_the_same_whole_and_in_a_stream(api: Any, seed: int, size: int
 
 
 def ask_chat(api: Any, fields: dict[str, Any]) -> dict[str, Any]:
-    """A whole chat answer."""
+    """A chat answer without stream."""
     reply = api.http.post("/v1/chat/completions", json=fields)
     assert reply.status_code == 200, reply.text
     body: dict[str, Any] = reply.json()

@@ -51,7 +51,7 @@ def attack(operation: APIOperation[Any, Any, Any, Any], mode: GenerationMode, ma
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["allowed", "not allowed"])
-def test_every_route_answers_as_the_schema_says(target: Daemon, mode: GenerationMode) -> None:
+def test_every_answer_matches_the_published_schema(target: Daemon, mode: GenerationMode) -> None:
     seen = 0
     for operation in operations(target, mode):
         attack(operation, mode, max_examples=3)
@@ -62,7 +62,7 @@ def test_every_route_answers_as_the_schema_says(target: Daemon, mode: Generation
 
 @pytest.mark.soak
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["allowed", "not allowed"])
-def test_every_route_answers_as_the_schema_says_for_long(target: Daemon, mode: GenerationMode) -> None:
+def test_every_answer_matches_the_published_schema_in_a_long_run(target: Daemon, mode: GenerationMode) -> None:
     for operation in operations(target, mode):
         attack(operation, mode, max_examples=400)
     assert "Traceback" not in target.log

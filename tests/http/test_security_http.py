@@ -1,4 +1,4 @@
-"""Tenants of one daemon: a tenant learns nothing of the others, and no operation works without the right key."""
+"""Several tenants of one daemon: no tenant sees data of another, and no operation works without the right key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions over HTTP on the simulated model: what a turn sees, which turn is refused, and what is left in the end."""
+"""Sessions over HTTP with the simulated model: the context of a turn, refused turns, and the state at the end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sessions_api(start_shared_daemon: Any) -> Iterator[Api]:
 
 @pytest.fixture(scope="module")
 def tight_api(start_shared_daemon: Any) -> Iterator[Api]:
-    """A daemon of 64 pages and few places, for more sessions than fit."""
+    """A daemon with 64 pages and a short queue, for more sessions than fit."""
     pool = ("--max-total-tokens", "1024", "--context-length", "512", "--max-running-requests", "3")
     flags = ("--max-queued-requests", "4", "--sim-step-ms", "1", "--memory-check", "strict")
     api = Api(start_shared_daemon("--enable-streaming-session", *pool, *flags).url)
@@ -41,7 +41,7 @@ def tight_api(start_shared_daemon: Any) -> Iterator[Api]:
 
 
 def check_nothing_held(api: Api) -> None:
-    """Closed sessions have given everything back; the next statistics say so."""
+    """Check in the next statistics that closed sessions hold no memory."""
     within(2, lambda: api.metric("kv_session_held_tokens") == 0)
     check_idle(api)
 
@@ -55,14 +55,14 @@ def session(sessions_api: Api) -> Iterator[Session]:
 
 
 def streamed(session: Session, new: list[int], **sampling: Any) -> Any:
-    """A turn whose answer is read bit by bit: a context manager."""
+    """A context manager for a turn whose answer is streamed."""
     params = {"max_new_tokens": 8, "temperature": 0, "ignore_eos": True, **sampling}
     body = {"input_ids": new, "session_id": session.id, "sampling_params": params, "stream": True}
     return session.api.http.stream("POST", "/generate", json=body)
 
 
 def begin(reply: httpx.Response) -> Iterator[str]:
-    """The lines of a stream; its first chunk has come."""
+    """The lines of a stream whose first chunk has arrived."""
     lines = reply.iter_lines()
     assert next(lines).startswith("data: {")
     return lines
@@ -173,7 +173,7 @@ def test_of_two_first_turns_one_is_the_first(session: Session) -> None:
     session.turn([67])
 
 
-def test_a_turn_whose_client_leaves_never_happened(session: Session) -> None:
+def test_a_turn_whose_client_disconnects_is_discarded(session: Session) -> None:
     session.turn([*b"kept"])
     for number in range(10):
         with streamed(session, [66, 67], **LONG) as reply:
@@ -191,7 +191,7 @@ def test_a_turn_whose_client_leaves_never_happened(session: Session) -> None:
     session.turn([69])
 
 
-def test_an_aborted_turn_never_happened(session: Session) -> None:
+def test_an_aborted_turn_is_discarded(session: Session) -> None:
     session.turn([*b"kept"])
     with streamed(session, [66], **LONG) as reply:
         lines = begin(reply)
@@ -204,7 +204,7 @@ def test_an_aborted_turn_never_happened(session: Session) -> None:
     assert session.info()["num_turns"] == 2
 
 
-def test_a_turn_that_runs_out_of_time_never_happened(session: Session) -> None:
+def test_a_turn_that_times_out_is_discarded(session: Session) -> None:
     session.turn([*b"kept"])
     body = {
         "input_ids": [66],
@@ -321,7 +321,7 @@ def test_the_rest_of_the_context_is_what_the_session_has_left(tight_api: Api) ->
 
 
 def occupy(api: Api, pool: ThreadPoolExecutor) -> list[Any]:
-    """Requests that hold every row for a while."""
+    """Send requests that use every row for some time."""
     body = {"prompt": "busy", "max_tokens": 150, "ignore_eos": True}
     work = [
         pool.submit(api.complete, body["prompt"], **{k: v for k, v in body.items() if k != "prompt"}) for _ in "abc"
@@ -377,7 +377,7 @@ def test_idle_sessions_never_starve_plain_requests(tight_api: Api) -> None:
     check_nothing_held(tight_api)
 
 
-def test_turns_under_pressure_say_what_they_say_alone(tight_api: Api) -> None:
+def test_turns_under_pressure_give_the_output_of_single_turns(tight_api: Api) -> None:
     opened = [Session(tight_api) for _ in range(3)]
     rng = random.Random(3)
 
@@ -422,7 +422,7 @@ def test_without_the_flag_only_plain_sessions_are_opened(api: Api) -> None:
     session.close()
 
 
-def test_expired_sessions_are_forgotten_and_a_restart_loses_all(start_daemon: Any) -> None:
+def test_expired_sessions_are_removed_and_a_restart_loses_all(start_daemon: Any) -> None:
     daemon = start_daemon("--enable-streaming-session", "--session-timeout", "0.5", "--restart-on-failure", "1")
     api = Api(daemon.url)
     session, kept = Session(api), Session(api, timeout=600)

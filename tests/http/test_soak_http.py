@@ -1,4 +1,4 @@
-"""Everything that clients do, mixed, for a while: right answers, flat memory, and nothing left behind at the end."""
+"""A long random mix of client behavior: correct answers, constant memory, and no open request at the end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GREEDY = {"temperature": 0, "ignore_eos": True}
 
 
 class Crowd:
-    """Clients that behave well, badly, or leave. ``counts`` says how often each did what."""
+    """Clients that behave well or badly, or disconnect. counts: how often each action was done."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
@@ -39,7 +39,7 @@ class Crowd:
         self._lock = threading.Lock()
 
     def act(self, rng: random.Random) -> None:
-        """One thing that a client does."""
+        """Do one random action of a client."""
         does = rng.choice(
             [self._whole] * 8
             + [self._stream] * 8
@@ -62,7 +62,7 @@ class Crowd:
         return "shared words " * rng.randrange(12) + str(rng.randrange(60)), rng.choice((1, 5, 20, 80, 200))
 
     def _same(self, prompt: str, count: int, text: str) -> None:
-        """Greedy answers to one prompt are the same for ever, whatever pressure did to them."""
+        """Greedy answers to one prompt are always the same, also after retractions."""
         with self._lock:
             assert self._known.setdefault((prompt, count), text) == text, prompt
 
@@ -96,7 +96,7 @@ class Crowd:
             self._same(prompt, 20, choice["text"])
 
     def _chat(self, rng: random.Random) -> None:
-        """A conversation that comes back longer each time."""
+        """A conversation that is sent again with one more turn each time."""
         messages = [{"role": "user", "content": self._ask(rng)[0]}]
         for _ in range(3):
             reply = self.api.http.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 16, **GREEDY})
@@ -114,7 +114,7 @@ class Crowd:
         assert 400 <= self.api.http.post("/v1/completions", json=body).status_code < 500
 
     def _outgrow(self, rng: random.Random) -> None:
-        """It does not fit into the pool even alone, unless it is stopped first."""
+        """A request that does not fit into the pool even alone; it may be stopped earlier."""
         body = {"prompt": self._ask(rng)[0], "max_tokens": 4000, "stream": True, **GREEDY}
         with contextlib.closing(send(self.api.url, body)) as connection:
             received = b""
@@ -133,7 +133,7 @@ class Crowd:
             connection.recv(rng.randrange(1, 8192))
 
     def _read_slowly(self, rng: random.Random) -> None:
-        """More than the buffers hold, a bit at a time: slower than it comes, and all of it arrives."""
+        """Read an answer that is larger than the buffers more slowly than it is sent; all of it must arrive."""
         body = {"prompt": self._ask(rng)[0], "max_tokens": 200, "logprobs": 5, "stream": True, **GREEDY}
         with contextlib.closing(send(self.api.url, body)) as connection:
             received = b""
@@ -144,7 +144,7 @@ class Crowd:
                 time.sleep(0.01)
 
     def _read_nothing(self, rng: random.Random) -> None:
-        """It asks for more than the buffers hold and does not read: its connection is cut, unless memory was short."""
+        """Request more than the buffers hold and do not read: the server must disconnect, unless memory was short."""
         body = {"prompt": self._ask(rng)[0], "max_tokens": 400, "logprobs": 5, "n": 2, "stream": True, **GREEDY}
         with contextlib.closing(send(self.api.url, body)) as connection:
             time.sleep(6.0)
@@ -162,7 +162,7 @@ class Crowd:
 
 
 def loop(crowd: Crowd, seed: int, deadline: float) -> None:
-    """One client until the time is over."""
+    """Run one client until the time is over."""
     rng = random.Random(seed)
     while time.monotonic() < deadline:
         crowd.act(rng)
@@ -170,7 +170,7 @@ def loop(crowd: Crowd, seed: int, deadline: float) -> None:
 
 
 def watch(pids: dict[str, int], deadline: float) -> dict[str, list[int]]:
-    """Resident bytes of each process, second by second."""
+    """Record the resident bytes of each process every second."""
     processes = {name: psutil.Process(pid) for name, pid in pids.items()}
     sizes: dict[str, list[int]] = {name: [] for name in pids}
     while time.monotonic() < deadline:
@@ -181,7 +181,7 @@ def watch(pids: dict[str, int], deadline: float) -> dict[str, list[int]]:
 
 
 def third(samples: list[int], number: int) -> float:
-    """Mean of one third of them."""
+    """The mean of one third of the values."""
     size = max(len(samples) // 3, 1)
     part = samples[number * size : (number + 1) * size]
     return sum(part) / len(part)
@@ -194,7 +194,7 @@ def dump_of(daemon: Any) -> str:
 
 
 def tables_are_empty(text: str) -> bool:
-    """Whether a dump says that nothing is remembered of any request, in any process."""
+    """True if a dump shows no state of any request in any process."""
     lines = ("0 open requests", "open HTTP requests: 0, with 0 choices", "open control calls: 0")
     kept = re.findall(r"(\w+) reported: \w+, \d+ messages handled, (\d+) requests held", text)
     return all(line in text for line in lines) and sorted(kept) == [("detokenizer", "0"), ("scheduler", "0")]

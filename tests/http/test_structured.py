@@ -1,4 +1,4 @@
-"""Structured output through a whole daemon on the simulated model, with OpenAI's own client."""
+"""Structured output of a complete daemon with the simulated model, requested with OpenAI's client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ASK = [{"role": "user", "content": "Describe a boat."}]
 
 
 class Boat(BaseModel):
-    """What the client's ``parse`` turns into a strict schema."""
+    """The type that the client's ``parse`` converts to a strict schema."""
 
     name: Literal["Ada", "Bessie", "Carl"]
     length_m: int

@@ -1,4 +1,4 @@
-"""Tools and reasoning through a whole daemon, as the official client sees them."""
+"""Tools and reasoning of a complete daemon, requested with the official client."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NAMED: Any = {"type": "function", "function": {"name": "weather"}}
 
 
 class Weather(pydantic.BaseModel):
-    """Looks."""
+    """Look up the weather."""
 
     city: str
     days: int
@@ -62,7 +62,7 @@ def ask(api: Api, case: str, **more: Any) -> Any:
 
 
 def collected(stream: Any) -> dict[str, Any]:
-    """What a plain client makes of a stream."""
+    """The message that a simple client builds from a stream."""
     found: dict[str, Any] = {"content": "", "reasoning": "", "calls": [], "finish": []}
     for chunk in stream:
         for choice in chunk.choices:
@@ -104,7 +104,7 @@ def test_a_forced_call_ends_as_calls_unless_it_was_cut(api: Api, choice: Any, ma
     assert collected(ask(api, "unscripted", **options, stream=True)) == whole
 
 
-def test_a_conversation_with_a_call_goes_round(tools_api: Api) -> None:
+def test_a_conversation_with_a_tool_call_can_be_continued(tools_api: Api) -> None:
     first = ask(tools_api, "one").choices[0]
     assert first.finish_reason == "tool_calls"
     assert first.message.content == "I look.\n"

@@ -52,7 +52,7 @@ class Driver:
         return [sequence.outputs for sequence in self.run(prompts, sampling)]
 
     def run(self, prompts: Sequence[list[int]], sampling: SamplingParams | list[SamplingParams]) -> list[Generation]:
-        """All prompts, run together."""
+        """Run all prompts together."""
         params = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
         sequences = [
             Generation(row, prompt, one) for row, (prompt, one) in enumerate(zip(prompts, params, strict=True))
@@ -120,7 +120,7 @@ def load_runner(path: Path, **options: object) -> ModelRunner:
 
 
 def load_with_graphs(path: Path, capture: Capture | None, **options: object) -> ModelRunner:
-    """The same with decode graphs, unless ``capture`` is None."""
+    """Like ``load_runner``, but with decode graphs unless ``capture`` is None."""
     defaults: dict[str, object] = {
         "dtype": "float32",
         "device": "cpu",

@@ -1,4 +1,4 @@
-"""Writes docs/models.md: ``python -m tests.model_runner.models_page``. The tests run what the page says."""
+"""Writes docs/models.md: ``python -m tests.model_runner.models_page``. The tests check what the page states."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ GREEDY = SamplingParams(max_tokens=8, temperature=0.0)
 
 
 def only_config(source: Path, folder: Path, **changes: object) -> Path:
-    """A folder with nothing but the configuration of a checkpoint."""
+    """A folder that contains only the configuration of a checkpoint."""
     fields = json.loads((source / "config.json").read_text()) | changes
     (folder / "config.json").write_text(json.dumps(fields))
     return folder
@@ -34,7 +34,7 @@ def test_a_configuration_alone_gives_the_same_model_twice(
     assert len({token for output in runs[0] for token in output}) > 1
 
 
-def test_a_configuration_alone_is_no_model_otherwise(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_configuration_alone_is_refused_without_the_flag(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     with pytest.raises(StartupError, match=r"model\.safetensors does not exist"):
         load_runner(only_config(tiny("llama"), tmp_path))
 

@@ -24,7 +24,7 @@ NAN = float("nan")
 
 
 class Closures:
-    """Captures by closures. Before each replay, everything that only padding may use gets other values."""
+    """Captures a graph as a closure. Before each replay, all values that only padding may use are overwritten."""
 
     def __init__(self) -> None:
         self.runner: ModelRunner | None = None
@@ -67,19 +67,19 @@ def graph_runner(path: Path, **options: object) -> tuple[ModelRunner, Closures]:
 
 
 def prompts() -> list[list[int]]:
-    """One prompt a row; the rows join at different steps and leave one after the other."""
+    """One prompt per row. The rows start and end in different steps."""
     return [[3 + (row * 50 + place * 37) % 500 for place in range(3 + 5 * row)] for row in range(MAX_ROWS)]
 
 
 def random_params(row: int) -> SamplingParams:
-    """Greedy and drawn rows with every parameter that a graph samples itself."""
+    """Greedy and random rows with every parameter that a graph supports."""
     kinds: list[dict[str, Any]] = [{"top_k": 20}, {"top_p": 0.7}, {"min_p": 0.05}, {"top_k": 9, "top_p": 0.5}, {}]
     temperature = 0.0 if row % 3 == 0 else 1.3
     return SamplingParams(max_tokens=6 + 2 * row, temperature=temperature, seed=row, **kinds[row % 5])
 
 
 def special_params(row: int) -> SamplingParams:
-    """Rows of which some need what a graph does not sample."""
+    """Rows of which some have a parameter that a graph does not support."""
     kinds: list[dict[str, Any]] = [
         {"repetition_penalty": 1.4},
         {"presence_penalty": 0.9, "frequency_penalty": 0.4},

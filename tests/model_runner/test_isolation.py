@@ -59,7 +59,7 @@ def play(runner: ModelRunner, rows: list[int], num_steps: int = 3) -> list[StepR
 
 
 def of_rows(results: list[StepResult], places: list[int]) -> list[Any]:
-    """Tokens and log-probabilities of the samples at ``places``."""
+    """The tokens and log-probabilities of the samples at ``places``."""
     parts = []
     for result in results:
         assert result.logprobs is not None

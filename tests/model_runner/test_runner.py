@@ -132,7 +132,7 @@ def run(runner: ModelRunner, *items: PlanItem) -> list[list[int]]:
     return runner.collect().tokens
 
 
-def test_a_row_of_garbage_harms_no_other_row(tiny: Callable[[str], Path]) -> None:
+def test_nan_in_unused_pages_changes_no_output(tiny: Callable[[str], Path]) -> None:
     runner = load_runner(tiny("llama"), max_total_tokens=256, page_size=16)
     attention: Any = runner._attention
     attention.pool.data.fill_(float("nan"))  # what a freed page may hold
@@ -141,7 +141,7 @@ def test_a_row_of_garbage_harms_no_other_row(tiny: Callable[[str], Path]) -> Non
     assert Driver(runner).generate(prompts, GREEDY) == Driver(clean).generate(prompts, GREEDY)
 
 
-def test_a_readmitted_row_remembers_nothing_of_its_last_tenant(llama: ModelRunner) -> None:
+def test_a_readmitted_row_keeps_no_state_of_its_previous_request(llama: ModelRunner) -> None:
     prompt = random_prompts((20,))[0]
     item = PlanItem(0, 0, prompt, [3, 4], 0, True, init(20))
     first = run(llama, item)
@@ -226,7 +226,7 @@ def test_plans_are_collected_once(llama: ModelRunner) -> None:
 # ---------------------------------------------------------------------- at start
 
 
-def test_the_runner_says_what_it_measured(tiny: Callable[[str], Path]) -> None:
+def test_the_runner_reports_its_sizes(tiny: Callable[[str], Path]) -> None:
     info = load_runner(tiny("llama"), max_total_tokens=100, page_size=16, context_length=300).info
     assert (info.num_pages, info.page_size, info.context_length, info.vocab_size) == (7, 16, 300, 512)
     assert info.pool_bytes == 7 * 16 * 3 * 2 * 2 * 16 * 4
@@ -248,7 +248,9 @@ def test_the_default_pool_is_bounded_on_the_cpu(tiny: Callable[[str], Path]) -> 
         ({"max_total_tokens": None, "mem_fraction_static": 1e-12}, "no memory for a KV pool"),
     ],
 )
-def test_what_cannot_start_says_why(tiny: Callable[[str], Path], options: dict[str, object], sentence: str) -> None:
+def test_a_failed_start_states_the_reason(
+    tiny: Callable[[str], Path], options: dict[str, object], sentence: str
+) -> None:
     with pytest.raises(StartupError, match=sentence):
         load_runner(tiny("llama"), **options)
 

@@ -63,6 +63,6 @@ def test_steps_overlap_unless_that_is_disabled(disabled: bool) -> None:
     assert runner.info.max_in_flight == (1 if disabled else 2)
 
 
-def test_other_errors_of_the_start_stay_what_they_are() -> None:
+def test_other_errors_at_the_start_are_raised_unchanged() -> None:
     with pytest.raises(ValueError, match="no memory error"), StartMemory(lambda: 0).part("the weights"):
         raise ValueError("no memory error")

@@ -25,7 +25,7 @@ def free_cores(count: int) -> float:
 
 
 def busy_cores(count: int) -> float:
-    """Each further thread costs more than it gains."""
+    """The duration of a step if each additional thread makes it slower."""
     return 1.0 + count
 
 

@@ -127,7 +127,7 @@ def test_the_counter_sees_every_kind_of_copy() -> None:
 
 SOURCES = Path(runner_module.__file__).resolve().parent
 ONCE = {"models/transformers_probe.py", "tensor_parallel/group.py"}  # run only at the start
-BLOCKING = {"torch.tensor", "torch.as_tensor", "torch.Tensor"}  # with a device: a copy that waits for the device
+BLOCKING = {"torch.tensor", "torch.as_tensor", "torch.Tensor"}  # with ``device``, they wait for a copy
 
 
 def blocking_copies(source: str) -> list[int]:

@@ -71,7 +71,7 @@ def problems(query: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("where", "query"), QUERIES, ids=[where for where, _ in QUERIES])
-def test_a_query_reads_only_series_and_labels_that_there_are(where: str, query: str) -> None:
+def test_a_query_reads_only_existing_series_and_labels(where: str, query: str) -> None:
     assert selectors(promql_parser.parse(query)), where
     assert problems(query) == []
 
@@ -145,7 +145,7 @@ def test_panels_have_ids_places_and_words_of_their_own() -> None:
     }
 
 
-def test_alerts_say_how_bad_it_is_and_where() -> None:
+def test_alerts_state_the_value_and_the_instance() -> None:
     names = [rule["alert"] for rule in rules()]
     assert len(set(names)) == len(names)
     for rule in rules():

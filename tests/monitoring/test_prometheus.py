@@ -182,7 +182,7 @@ def left_sides(query: str) -> list[str]:
     return [str(expression.lhs)] if compared else [query]
 
 
-def test_the_rules_are_good_rules(programs: Path) -> None:
+def test_the_rules_are_valid(programs: Path) -> None:
     checked = subprocess.run([programs / "promtool", "check", "rules", ALERTS], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
     assert f"{len(list(alert_queries()))} rules found" in checked.stdout
@@ -223,7 +223,9 @@ def test_every_panel_and_alert_has_an_answer_under_load(prometheus: Prometheus, 
 
 
 @pytest.mark.parametrize("daemon", [FLAGS], indirect=True)
-def test_an_idle_server_rests_and_a_dead_one_is_noticed(prometheus: Prometheus, daemon: Any) -> None:
+def test_the_load_of_an_idle_server_reads_zero_and_a_stopped_server_raises_the_alert(
+    prometheus: Prometheus, daemon: Any
+) -> None:
     with httpx.Client(base_url=daemon.url, timeout=60) as http:
         http.post("/v1/completions", json={"prompt": "hello", "max_tokens": 20})
     wait_for(lambda: prometheus.values("ebbtide:generation_tokens_total"))

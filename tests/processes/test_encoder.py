@@ -1,4 +1,4 @@
-"""The encoder process of a real daemon: supervised like the other processes, beside a chat model and alone."""
+"""The encoder process of a real daemon, with and without a chat model: it is supervised like the other processes."""
 
 from __future__ import annotations
 

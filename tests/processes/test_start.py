@@ -78,7 +78,7 @@ def test_a_tokenizer_that_cannot_be_loaded_ends_the_children_too(start_daemon: A
     fails_to_start(start_daemon(model=str(tmp_path), ready=False), "[^\n]*no_such|[^\n]*NoSuchModel|The tokenizer in")
 
 
-def test_a_child_that_cannot_start_says_why(start_daemon: Any) -> None:
+def test_a_child_that_cannot_start_states_the_reason(start_daemon: Any) -> None:
     fails_to_start(start_daemon("--sim-script", "/no/such/script.json", ready=False), "[^\n]*/no/such/script.json")
 
 

@@ -24,7 +24,7 @@ CONTEXT = 3500  # max_tokens of a client that names none: the rest of the contex
 
 @dataclass(frozen=True)
 class Arrival:
-    """One HTTP request. follows: its prompt is that one's prompt and answer, then ``prompt``."""
+    """One HTTP request. follows: the request whose prompt and answer precede ``prompt``."""
 
     at: int
     rid: str
@@ -75,7 +75,7 @@ def random_load(seed: int, count: int = 24, *, aborts: bool = False) -> list[Arr
 
 
 def resent_conversations() -> list[Arrival]:
-    """Answers of 1 … 12 tokens, each sent back with one more word: every alignment of an answer's end with a page's."""
+    """Answers of 1 to 12 tokens, each sent again with one more word: answers end at every position within a page."""
     arrivals: list[Arrival] = []
     for index in range(1, 13):
         sampling = greedy(index, ignore_eos=True)
@@ -95,7 +95,7 @@ def aborted_prefills() -> list[Arrival]:
 
 
 def trimmed_prefixes() -> list[Arrival]:
-    """A long prompt stays in the cache, loses some of its pages to others, and comes again."""
+    """A long prompt is cached, some of its pages are evicted, and it is sent again."""
     arrivals: list[Arrival] = []
     prompt = text("the quick brown fox jumps over the lazy dog; " * 3)
     for index in range(6):
@@ -106,7 +106,7 @@ def trimmed_prefixes() -> list[Arrival]:
 
 
 def random_sampling(rng: random.Random) -> SamplingParams:
-    """Every kind of sampling state that could be lost on the way."""
+    """Sampling parameters with every kind of state that a retraction could lose."""
     max_tokens = rng.choice([rng.randint(1, 90), rng.randint(1, 90), LOOSE, CONTEXT])
     ends = {"stop_token_ids": tuple(rng.sample(range(32, 127), 4))} if max_tokens > 90 else {}
     kinds: list[dict[str, object]] = [
@@ -122,7 +122,7 @@ def random_sampling(rng: random.Random) -> SamplingParams:
 
 
 def scored(load: list[Arrival], seed: int) -> list[Arrival]:
-    """The same load, but of half the requests the prompt's log-probabilities are wanted; some of them want no more."""
+    """The same load, but half of the requests ask for prompt log-probabilities; some of these have no output."""
     rng = random.Random(seed)
     kinds: list[dict[str, int]] = [
         {},
@@ -136,7 +136,7 @@ def scored(load: list[Arrival], seed: int) -> list[Arrival]:
 
 
 def embedded(load: list[Arrival], seed: int) -> list[Arrival]:
-    """The same load, but half the requests that no other one follows ask for an embedding instead of a text."""
+    """The same load, but half of the requests without a follow-up ask for an embedding instead of a text."""
     rng = random.Random(seed)
     followed = {arrival.follows for arrival in load}
     return [
@@ -157,7 +157,7 @@ def demand(world: World) -> int:
 
 
 def play(load: list[Arrival], shape: Shape, build: Callable[[Shape], World] = World) -> World:
-    """Run a load to its end. A follow-up is sent once what it follows has ended."""
+    """Run a load to its end. A follow-up is sent when the request that it follows has ended."""
     world = build(shape)
     waiting = sorted(load, key=lambda arrival: arrival.at)
     prompts: dict[str, list[int]] = {}
@@ -210,12 +210,12 @@ def _prompt(arrival: Arrival, prompts: dict[str, list[int]], outcomes: dict[str,
 
 
 def ample(page_size: int) -> Shape:
-    """A pool in which nothing ever waits, without a cache: what every other run is compared with."""
+    """A pool in which no request ever waits, without a cache. All other runs are compared with it."""
     return Shape(num_pages=40_000 // page_size, page_size=page_size, num_rows=64, chunk=4096, cache=False)
 
 
 def assert_same(load: list[Arrival], expected: World, seen: World) -> None:
-    """Same tokens, logprobs and finish; an aborted choice has a beginning of them."""
+    """Check for equal tokens, logprobs and finish reasons; of an aborted choice, compare only the existing tokens."""
     for arrival in load:
         for rid in arrival.rids:
             want, got = expected.outcomes[rid], seen.outcomes[rid]

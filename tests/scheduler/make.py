@@ -10,7 +10,7 @@ from ebbtide.scheduler.request import History, Phase, Request
 
 
 def request(rid: str = "a", *, prompt: int = 4, outputs: int = 0, arrival: int = 0, **fields: object) -> Request:
-    """A waiting request with ``prompt`` and ``outputs`` tokens; max_tokens 100 unless told otherwise."""
+    """A waiting request with ``prompt`` and ``outputs`` tokens."""
     max_tokens = fields.pop("max_tokens", 100)
     assert isinstance(max_tokens, int)
     defaults: dict[str, object] = {
@@ -30,7 +30,7 @@ def pool(num_pages: int = 16, page_size: int = 4) -> Pool:
 
 
 def run(pool: Pool, req: Request, computed: int | None = None) -> Request:
-    """Let a request run with pages for its first ``computed`` tokens: all but the last unless told otherwise."""
+    """Let a request run with pages for its first ``computed`` tokens; by default, all tokens except the last."""
     pool.tree_cache.attach(req, pool.tree_cache.match_prefix(req))
     req.computed = req.num_confirmed = len(req.known) - 1 if computed is None else computed
     pool.allocate_up_to(req, req.computed)

@@ -1,4 +1,4 @@
-"""An artificial second pool: private pages of its own size for all tokens of a request, or for the last ones only."""
+"""An artificial second pool with its own page size: private pages for all tokens of a request, or for the last ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ebbtide.scheduler.memory.ledger import PageOwner
 
 @dataclass
 class Held:
-    """The pages of one request. first: page index of the first of ``pages``; sent: up to this index they were sent."""
+    """The pages of one request. first: page index of ``pages[0]``. sent: page index up to which they were sent."""
 
     pages: list[int] = field(default_factory=list)
     first: int = 0
@@ -111,13 +111,13 @@ class SecondPool:
         self.num_held -= len(pages)
 
     def settled(self, req: CachedRequest) -> None:
-        """Pages leave when the next ones are allocated."""
+        """Do nothing: pages are freed when the next ones are allocated."""
 
     def validate(self, running: Sequence[CachedRequest]) -> list[str]:
         return []
 
     def drop_owners(self, owners: Collection[int]) -> None:
-        """No page is cached."""
+        """Do nothing: no page is cached."""
 
     def is_intact(self, req: CachedRequest) -> bool:
         return self.quarantined.isdisjoint(self._of(req).pages)

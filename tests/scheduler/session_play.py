@@ -52,7 +52,7 @@ class ModelSession:
 
 
 class Play:
-    """One random play. window: that of a second pool; 0 for one pool."""
+    """One random play. window: size of the window of a second pool; 0 for no second pool."""
 
     def __init__(self, seed: int, window: int = 0) -> None:
         self.rng = rng = random.Random(seed)
@@ -215,7 +215,7 @@ class Play:
                     session.newest = turn
 
     def compare(self) -> None:
-        """The outputs of all turns in an ample pool, where no request waits and nothing is evicted."""
+        """Compare all outputs with those in an ample pool, in which no request waits and no page is evicted."""
         second = self.shape.second
         if second is not None:
             second = PoolInfo(20_000, 16, SWA_POOL, second.window)
@@ -250,7 +250,7 @@ class Play:
         return self.shape.num_pages == AMPLE and not self.shape.retract_interval
 
     def _lost_window(self, turn: ModelTurn) -> bool:
-        """True if a stop string ended a turn of the session whose window had moved on."""
+        """True if a stop string truncated a turn of the session, whose window may already have moved beyond it."""
         return self.shape.second is not None and any(
             other.session is turn.session and other.cut is not None for other in self.turns
         )
@@ -292,7 +292,7 @@ class Play:
 
 
 def _window_pool(shape: Shape, window: int, seed: int) -> PoolInfo:
-    """A pool of about the size of one window, or an ample one beside an ample first pool."""
+    """A pool of about the size of one window, or an ample one if the first pool is ample."""
     spare = random.Random(seed * 7919 + window).choice([0, 1, 4, 12, 60])
     num_pages = AMPLE if shape.num_pages == AMPLE else pages_for(window - 1, shape.page_size) + 1 + spare
     return PoolInfo(num_pages, shape.page_size, SWA_POOL, window)

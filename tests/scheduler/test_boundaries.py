@@ -1,4 +1,4 @@
-"""Prompts around the pool's size: each request gets its output, a clean 400, or a 500 after every token that fits."""
+"""Prompts of about the pool's size: each request gets its output, a 400, or a 500 after all tokens that fit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_prompt_as_large_as_the_pool_beside_running_requests_ends_too(overlap:
 
 @pytest.mark.parametrize("bound", [0, 1, 3])
 def test_endless_short_arrivals_cannot_keep_a_long_prompt_out(bound: int) -> None:
-    """One long request under a stream of short ones: it ends, retracted at most ``bound`` times."""
+    """A long request among a stream of short ones ends after at most ``bound`` retractions."""
     world = World(Shape(num_pages=40, num_rows=8, chunk=16, conservativeness=0.02, max_retractions=bound))
     world.generate("long", text("x" * 90), greedy(40, ignore_eos=True))
     for index in range(400):

@@ -22,7 +22,7 @@ def turns(world: World, count: int) -> None:
         world.read()
 
 
-def test_an_idle_cache_is_emptied_and_followers_hear_that_it_is() -> None:
+def test_an_idle_cache_is_emptied_and_subscribers_are_notified() -> None:
     recorder = BlockRecorder(16)
     world = World(Shape(page_size=16), observer=recorder)
     world.generate("a", PROMPT, greedy(4))
@@ -106,7 +106,7 @@ def test_flushes_that_may_wait_all_happen_when_the_last_request_has_ended() -> N
     assert world.scheduler.idle_changes[:2] == (0, 1)
 
 
-def test_paused_nothing_runs_and_everything_goes_on_as_if_it_had_not_been() -> None:
+def test_no_step_runs_during_a_pause_and_outputs_are_unchanged() -> None:
     whole = World(Shape())
     whole.generate("a", PROMPT, greedy(20, ignore_eos=True))
     expected = whole.run()["a"]
@@ -133,7 +133,7 @@ def test_paused_nothing_runs_and_everything_goes_on_as_if_it_had_not_been() -> N
     assert outcomes["b"].finish in ("stop", "length")
 
 
-def test_paused_a_client_may_still_leave_and_time_still_runs_out() -> None:
+def test_disconnects_and_timeouts_apply_during_a_pause() -> None:
     world = World(Shape())
     world.generate("a", PROMPT, greedy(20, ignore_eos=True))
     world.generate("b", PROMPT, greedy(20, ignore_eos=True), timeout_s=10)

@@ -1,4 +1,4 @@
-"""The scheduler's verbs on the simulated runner, one behaviour a test."""
+"""The scheduler's interface with the simulated runner, one behavior per test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OVERLAP = pytest.mark.parametrize("overlap", [1, 2])
 
 
 def alone(prompt: list[int], sampling: SamplingParams) -> Outcome:
-    """What a request gives with the machine to itself."""
+    """The output of a request that runs alone."""
     world = World(Shape(num_pages=2000, chunk=4096, num_rows=1, cache=False))
     world.generate("alone", prompt, sampling)
     return world.run()["alone"]
@@ -111,7 +111,7 @@ def test_greedy_choices_are_copies() -> None:
     assert outcomes["a"].tokens == outcomes["b"].tokens
 
 
-def test_choices_go_on_when_the_first_one_is_aborted_in_its_prefill() -> None:
+def test_choices_continue_if_the_first_one_is_aborted_in_its_prefill() -> None:
     world = World(Shape(chunk=8))
     world.send(GenerateReq(rids=("a", "b"), prompt=text("x" * 33), sampling=greedy(4)))
     world.step()
@@ -132,8 +132,8 @@ def test_a_choice_that_still_waits_for_the_first_can_be_aborted() -> None:
 
 @OVERLAP
 @pytest.mark.parametrize("after", range(14))
-def test_an_abort_at_any_step_gives_everything_back(after: int, overlap: int) -> None:
-    """Queued, in each chunk, in flight, decoding, ended: one end, all pages back, neighbours unchanged."""
+def test_an_abort_at_any_step_frees_all_pages(after: int, overlap: int) -> None:
+    """Queued, in each chunk, in flight, decoding or ended: one outcome, all pages freed, other requests unchanged."""
     world = World(Shape(chunk=8, overlap=overlap))
     neighbour = alone(text("neighbour"), greedy(30))
     world.generate("n", text("neighbour"), greedy(30))
@@ -175,7 +175,7 @@ def test_a_late_finish_of_an_ended_request_is_ignored() -> None:
     assert world.outcomes["a"].ends == 1
 
 
-def test_a_request_larger_than_the_pool_is_refused_and_holds_up_nobody() -> None:
+def test_a_request_larger_than_the_pool_is_refused_and_delays_no_other() -> None:
     world = World(Shape(num_pages=8))
     world.generate("big", text("x" * 32), greedy(2))
     world.generate("fits", text("y" * 32), greedy(1))
@@ -186,7 +186,7 @@ def test_a_request_larger_than_the_pool_is_refused_and_holds_up_nobody() -> None
     assert outcomes["fits"].finish == "length"
 
 
-def test_an_empty_prompt_is_refused_and_holds_up_nobody() -> None:
+def test_an_empty_prompt_is_refused_and_delays_no_other_request() -> None:
     world = World()
     world.generate("empty", [], greedy(2))
     world.generate("fits", text("y"), greedy(1))
@@ -207,7 +207,7 @@ def test_a_request_that_outgrows_the_pool_gets_500_after_every_token_that_fits(o
     assert outcomes["small"].finish == "length"
 
 
-def test_a_retracted_request_that_no_longer_fits_is_given_up_when_its_turn_comes() -> None:
+def test_a_retracted_request_that_no_longer_fits_is_aborted_at_the_head_of_the_queue() -> None:
     world = World(Shape(num_pages=8, conservativeness=0.02))
     world.generate("a", text("x" * 4), greedy(500, ignore_eos=True))
     world.generate("b", text("y" * 4), greedy(500, ignore_eos=True))
@@ -232,7 +232,7 @@ def test_retracted_requests_conserve_counters_and_report_their_cost() -> None:
     assert totals["cached_tokens_total"] == 0  # finding its own past is no cache hit
 
 
-def test_a_retracted_request_that_a_stop_string_ends_has_said_its_cost_before() -> None:
+def test_the_cost_of_a_retraction_is_reported_before_a_stop_string_ends_the_request() -> None:
     world = World(Shape(retract_interval=6, max_retractions=1))
     world.generate("a", text("hello"), greedy(60, ignore_eos=True))
     costs = []
@@ -260,8 +260,8 @@ def test_an_abort_while_retracted_is_counted_as_such() -> None:
     assert world.scheduler.state.num_retracted == 0
 
 
-def test_a_cache_that_promises_too_much_costs_one_request_a_retry_and_not_the_process() -> None:
-    """An allocation miss after admission: the request goes back to the queue and is served later."""
+def test_a_cache_that_overstates_its_evictable_pages_only_delays_one_request() -> None:
+    """An allocation fails after admission: the request is requeued and served later."""
     world = World(Shape(num_pages=13))
     world.generate("a", text("x" * 51), greedy(2, ignore_eos=True))
     world.step()
@@ -270,7 +270,7 @@ def test_a_cache_that_promises_too_much_costs_one_request_a_retry_and_not_the_pr
     cache = world.pool.tree_cache
 
     class Liar:
-        """Hands everything on, but claims pages that it cannot free."""
+        """Delegates all calls, but reports more evictable pages than it can free."""
 
         def __getattr__(self, name: str) -> object:
             return getattr(cache, name)
@@ -295,7 +295,7 @@ def test_a_cache_that_promises_too_much_costs_one_request_a_retry_and_not_the_pr
     assert outcomes["b"].tokens == alone(text("y" * 40), greedy(2, ignore_eos=True)).tokens
 
 
-def test_a_prefill_that_finds_no_page_gives_back_what_it_holds() -> None:
+def test_a_prefill_that_finds_no_page_frees_its_pages() -> None:
     world = World(Shape(num_pages=9, chunk=8, conservativeness=0.02, num_rows=4))
     world.generate("a", text("abcd"), greedy(26, ignore_eos=True))
     world.step()
@@ -307,7 +307,7 @@ def test_a_prefill_that_finds_no_page_gives_back_what_it_holds() -> None:
     assert outcomes["b"].tokens == alone(text("y" * 18), greedy(3, ignore_eos=True)).tokens
 
 
-def test_no_result_on_its_way_means_idle_only_when_nothing_waits() -> None:
+def test_without_steps_in_flight_the_scheduler_is_idle_only_if_no_request_waits() -> None:
     world = World()
     assert world.scheduler.idle
     world.generate("a", text("x"), greedy(1))
@@ -340,7 +340,7 @@ def test_the_snapshot_reads_zero_load_when_idle() -> None:
     assert idle.totals["generation_tokens_total"] == len(world.outcomes["a"].tokens)
 
 
-def test_priority_decides_who_is_admitted_first() -> None:
+def test_the_highest_priority_is_admitted_first() -> None:
     world = World(Shape(num_rows=1, policy="priority"))
     for rid, priority in [("low", -1), ("high", 5), ("mid", 0)]:
         world.generate(rid, text(rid), greedy(2), priority=priority)

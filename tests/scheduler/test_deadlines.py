@@ -1,4 +1,4 @@
-"""Requests that run out of time, and those that must not. The world's clock counts steps."""
+"""Requests that time out, and requests that must not. The world's clock counts steps."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_request_that_waits_after_a_retraction_is_ended_once_it_has_run_long_e
     assert 65 <= len(outcomes["a"].tokens) <= 70
 
 
-def test_ended_requests_leave_nothing_that_is_acted_on() -> None:
+def test_deadlines_of_ended_requests_have_no_effect() -> None:
     world = World(Shape())
     for index in range(20):
         world.generate(f"r{index}", PROMPT, greedy(2), timeout_s=40, queue_timeout_s=40)

@@ -1,4 +1,4 @@
-"""Memory is invisible: a small pool gives the tokens of an ample one, and every page is back afterwards."""
+"""The pool size does not change outputs: a small pool gives the tokens of an ample one and frees every page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def random_shape(seed: int, expected: World) -> Shape:
-    """A pool of 40 to 100 % of what ran at once in the ample one, but no smaller than the largest request."""
+    """A pool of 40 to 100 % of the peak use of the ample one, but no smaller than the largest request."""
     rng = random.Random(seed * 7919)
     shape = Shape(
         num_pages=max(demand(expected), int(expected.peak_pages * rng.uniform(0.4, 1.0))),
@@ -36,7 +36,7 @@ def random_shape(seed: int, expected: World) -> Shape:
 
 
 def check(seed: int) -> int:
-    """Play one random load twice and compare; returns how many retractions the small pool saw."""
+    """Run one random load twice and compare. Returns the number of retractions in the small pool."""
     return compare(random_load(seed, aborts=seed % 4 == 0), seed)
 
 

@@ -20,13 +20,13 @@ LENGTH = 64
 
 @dataclass
 class Client:
-    """What a client has seen of one request."""
+    """The output of one request that its client has received."""
 
     items: list[TextItem] = field(default_factory=list)
 
     @property
     def seen(self) -> tuple[str, list[int], object, object, object]:
-        """Joined text, tokens, logprobs, and how it ended."""
+        """The joined text, tokens, logprobs and finish reason."""
         logprobs = [entry for item in self.items for entry in item.logprobs or []]
         tokens = [token for item in self.items for token in item.tokens]
         return (
@@ -39,7 +39,7 @@ class Client:
 
 
 class TextWorld(World):
-    """A world with a detokenizer behind it, and a front that answers stop strings."""
+    """A world with a detokenizer, and a front that reports stop strings to the scheduler."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
@@ -97,7 +97,7 @@ def test_a_retraction_at_any_step_changes_nothing(kind: str, cache: bool, overla
 
 @pytest.mark.parametrize("overlap", [1, 2])
 def test_a_retraction_at_any_step_changes_no_stop_string(overlap: int) -> None:
-    """The stop string is cut out of the middle of what the model says, across several tokens."""
+    """The stop string is in the middle of the output and spans several tokens."""
     whole = generated(params(), Shape()).seen[0]
     stop = whole[40:45]
     plain = generated(params(), Shape(chunk=16), (stop,)).seen
@@ -121,7 +121,7 @@ def test_retractions_in_every_chunk_of_a_prefill_change_nothing() -> None:
 
 @pytest.mark.parametrize("max_retractions", [-1, 10_000])
 def test_forced_retractions_of_a_long_prompt_leave_it_time_to_get_further(max_retractions: int) -> None:
-    """Two chunks of 4 tokens fit between two retractions and fill no page that could be cached."""
+    """Two chunks of 4 tokens are computed between two retractions; they fill no page that could be cached."""
     shape = Shape(page_size=16, chunk=4, retract_interval=2, max_retractions=max_retractions)
     world = World(shape)
     world.generate("a", text("a prompt that needs many chunks " * 3), params())

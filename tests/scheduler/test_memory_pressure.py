@@ -43,7 +43,7 @@ def pressure(pages: Pool, running: list[Request] | None = None, policy: str = "l
 
 
 def retract(pages: Pool, running: list[Request], policy: str = "length") -> tuple[PressureEvent, list[Request]]:
-    """retract_decode while just those run; the event and its victims. ``running`` shrinks."""
+    """Call ``retract_decode``. Returns the event and its victims, which are removed from ``running``."""
     before = {req.rid: req for req in running}
     control = pressure(pages, running, policy)
     control.retractor.retract_decode(0.0)
@@ -80,7 +80,7 @@ def test_a_prefill_that_still_has_room_is_no_pressure() -> None:
     assert pressure(pages).retractor.check_decode_mem(running)
 
 
-def test_nothing_running_needs_nothing() -> None:
+def test_without_running_requests_the_demand_is_zero() -> None:
     assert pressure(pool(4)).retractor.check_decode_mem([])
 
 
@@ -105,7 +105,7 @@ def test_pages_and_tokens_are_not_mixed_up() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_after_a_retraction_the_next_step_fits_and_one_victim_fewer_would_not_do(seed: int) -> None:
+def test_after_a_retraction_the_next_step_fits_and_with_one_victim_fewer_it_would_not(seed: int) -> None:
     rng = random.Random(seed)
     page_size = rng.choice([1, 4, 16, 64])
     lengths = [rng.randint(1, 200) for _ in range(rng.randint(2, 12))]
@@ -128,7 +128,7 @@ def test_after_a_retraction_the_next_step_fits_and_one_victim_fewer_would_not_do
     assert free < ends
 
 
-def test_victims_keep_their_tokens_and_lose_their_memory() -> None:
+def test_victims_keep_their_tokens_and_free_their_pages() -> None:
     pages = pool(4)
     running = full(pages, [8, 8], outputs=[5, 3])
     first, second = running
@@ -142,7 +142,7 @@ def test_victims_keep_their_tokens_and_lose_their_memory() -> None:
     assert (event.available_before, event.available_after) == (0, 8)
 
 
-def test_the_last_request_is_given_up_when_it_alone_does_not_fit() -> None:
+def test_the_last_request_is_aborted_if_it_does_not_fit_alone() -> None:
     pages = pool(2)
     running = full(pages, [8])
     (only,) = running
@@ -152,14 +152,14 @@ def test_the_last_request_is_given_up_when_it_alone_does_not_fit() -> None:
     assert only.history.retraction_count == 0
 
 
-def test_the_last_request_goes_on_without_headroom() -> None:
+def test_the_last_request_continues_without_headroom() -> None:
     pages = pool(3)
     running = full(pages, [8, 3])
     event, _ = retract(pages, running)
     assert (event.aborted, len(running)) == (None, 1)
 
 
-def test_a_victim_whose_leaving_frees_nothing_is_skipped() -> None:
+def test_a_request_whose_retraction_frees_no_page_is_skipped() -> None:
     """Two requests share all their pages; a third has pages of its own."""
     pages = pool(4)
     first = run(pages, request("a", prompt=8, outputs=1))
@@ -181,7 +181,7 @@ def test_protected_requests_are_never_victims() -> None:
     assert [req.rid for req in retract(pages, running)[1]] == ["r1"]
 
 
-def test_when_a_shrunken_pool_holds_protected_ones_only_the_youngest_leaves() -> None:
+def test_if_a_shrunken_pool_holds_only_protected_requests_the_youngest_is_retracted() -> None:
     pages = pool(4)
     running = full(pages, [8, 8], outputs=[1, 8])
     for req in running:
@@ -189,7 +189,7 @@ def test_when_a_shrunken_pool_holds_protected_ones_only_the_youngest_leaves() ->
     assert [req.rid for req in retract(pages, running)[1]] == ["r1"]
 
 
-def test_a_protected_prefill_without_a_page_makes_others_leave() -> None:
+def test_a_protected_prefill_without_a_page_retracts_others() -> None:
     pages = pool(5)
     first = run(pages, request("p", prompt=12, protected=True), computed=4)
     second = run(pages, request("u", prompt=14, outputs=1, arrival=1), computed=14)

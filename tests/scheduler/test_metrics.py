@@ -1,4 +1,4 @@
-"""What the scheduler observes of each request: once, with the time at which it was seen, whatever happens to it."""
+"""The scheduler's observations of each request: made once and with the right time in all cases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PHASES = ("queue_time_seconds", "prefill_time_seconds", "decode_time_seconds", "
 
 
 def observed(world: World) -> dict[str, list[float]]:
-    """All samples so far; the world's clock counts steps."""
+    """All samples so far. The world's clock counts steps."""
     world.receive()  # time passes, so that the last step's events get theirs
     found: dict[str, list[float]] = defaultdict(list)
     found |= world.scheduler.snapshot().observations
@@ -85,7 +85,7 @@ def test_one_output_token_has_no_time_per_token() -> None:
     assert seen["time_per_output_token_seconds"] == []
 
 
-def test_a_token_before_the_first_run_was_booked_is_not_timed() -> None:
+def test_a_token_before_the_first_recorded_start_is_not_timed() -> None:
     metrics = SchedulerMetrics()
     metrics.sampled(request(outputs=1))
     metrics.stamp(1.0)

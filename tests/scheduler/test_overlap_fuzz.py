@@ -1,4 +1,4 @@
-"""Two plans in flight, and everything that can happen between dispatch and collect, for 10,000 steps."""
+"""Two plans in flight, with random events between dispatch and collect, for 10,000 steps."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Fuzz:
         self.serial = 0
 
     def run(self) -> World:
-        """Until all steps are over and every request has ended."""
+        """Run until all steps are done and every request has ended."""
         while self.world.steps < self.steps or self.open:
             self.world.turns = 0
             self.arrive()
@@ -62,7 +62,7 @@ class Fuzz:
             self.serial += 1
 
     def act(self) -> None:
-        """Abort, dispatch and collect, each or not."""
+        """Abort, dispatch and collect, each at random."""
         rng, world = self.rng, self.world
         action = rng.random()
         if action < 0.04 and self.open:
@@ -75,7 +75,7 @@ class Fuzz:
         world.read()
 
     def judge(self) -> None:
-        """Each request ended exactly once, with the tokens that it gets when it runs alone."""
+        """Check that each request ended exactly once, with the tokens that it gets when it runs alone."""
         for rid in [rid for rid in self.open if self.world.outcomes.get(rid, Outcome()).finish]:
             prompt, sampling = self.open.pop(rid)
             outcome = self.world.outcomes.pop(rid)

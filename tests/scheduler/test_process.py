@@ -1,4 +1,4 @@
-"""The loop around the scheduler: real sockets inside one process, the simulated runner, no child process."""
+"""The scheduler's loop with real sockets and the simulated runner, in one process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SOMEBODY = request("somebody")
 
 
 class Daemon:
-    """A scheduler process's loop, and the far ends of its channels."""
+    """The loop of a scheduler process, and the other ends of its channels."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Daemon:
         self.heard: list[ToFront] = []
 
     def turn_until(self, done: Callable[[], bool]) -> None:
-        """Turn the loop until ``done``; it sleeps by itself when there is nothing to do."""
+        """Run iterations of the loop until ``done`` is true. The loop sleeps if it has nothing to do."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             self.loop.turn()
@@ -121,7 +121,7 @@ def test_an_abort_goes_to_the_front_and_its_closing_item_to_the_detokenizer(daem
     daemon.turn_until(lambda: daemon.items[-1].finish == "abort")
 
 
-def test_the_last_statistics_before_sleep_say_that_nothing_runs(daemon: Daemon) -> None:
+def test_the_last_statistics_before_sleep_report_no_running_request(daemon: Daemon) -> None:
     daemon.sender.send(generate("a", 6))
     daemon.turn_until(lambda: any(item.finish for item in daemon.items))
     daemon.turn_until(lambda: any(_counts_tokens(message) for message in daemon.heard))
@@ -136,7 +136,7 @@ def _counts_end(message: ToFront) -> bool:
     return isinstance(message, Stats) and any(key.startswith("num_aborted_requests_total") for key in message.totals)
 
 
-def test_an_end_that_came_before_the_first_step_is_told_at_once(daemon: Daemon) -> None:
+def test_an_end_before_the_first_step_is_sent_at_once(daemon: Daemon) -> None:
     daemon.turn_until(lambda: any(isinstance(message, Stats) for message in daemon.heard))  # it is idle and has said so
     daemon.scheduler.receive([generate("a", 6), AbortReq("a", "client")], time.monotonic())
     daemon.turn_until(lambda: any(_counts_end(message) for message in daemon.heard))
@@ -145,7 +145,7 @@ def test_an_end_that_came_before_the_first_step_is_told_at_once(daemon: Daemon) 
     assert stats.observations["retractions_per_request"] == [0]
 
 
-def test_an_idle_scheduler_still_beats(daemon: Daemon) -> None:
+def test_an_idle_scheduler_still_sends_heartbeats(daemon: Daemon) -> None:
     daemon.sender.send(generate("a", 1))
     daemon.turn_until(lambda: sum(isinstance(message, Heartbeat) for message in daemon.heard) >= 3)
     beats = [message for message in daemon.heard if isinstance(message, Heartbeat)]
@@ -153,7 +153,7 @@ def test_an_idle_scheduler_still_beats(daemon: Daemon) -> None:
     assert beats[-1].handled == 1
 
 
-def test_a_violation_of_the_books_is_counted_and_serving_goes_on(
+def test_an_accounting_violation_is_counted_and_serving_continues(
     daemon: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
     daemon.scheduler.state.pool.uncached += 1
@@ -163,7 +163,7 @@ def test_a_violation_of_the_books_is_counted_and_serving_goes_on(
     assert sum("does not balance" in record.message for record in caplog.records) == 1
 
 
-def test_a_detokenizer_that_takes_nothing_ends_the_scheduler(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_detokenizer_that_stops_reading_ends_the_scheduler(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sender, "send", lambda self, message: False)
     daemon.scheduler.receive([generate("a", 6)], 0.0)
     with pytest.raises(EbbtideError, match="the queue to the detokenizer is full"):
@@ -182,8 +182,8 @@ def test_a_blocked_scheduler_waits_a_moment_and_is_not_idle(daemon: Daemon) -> N
     daemon.turn_until(lambda: any(item.finish for item in daemon.items))
 
 
-def test_the_loop_never_sleeps_while_a_request_can_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A retraction for a test in every step: each time results come first, and nothing is planned meanwhile."""
+def test_the_loop_never_sleeps_while_a_request_can_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request is retracted in every step. Results in flight are collected first; until then nothing is planned."""
     config = SchedulerConfig(test_retract_interval=1, max_retractions=-1)
     daemon = Daemon(tmp_path, SimShape(num_pages=8, page_size=4, num_rows=4), config=config)
     state = daemon.scheduler.state
@@ -210,7 +210,7 @@ def test_the_prefix_cache_can_be_switched_off() -> None:
     assert scheduler.planner.chunked_prefill_size == 256
 
 
-def test_requests_that_nobody_admits_are_told_of_in_the_heartbeats(
+def test_requests_that_are_never_admitted_are_reported_in_the_heartbeats(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     daemon = Daemon(tmp_path, SimShape(num_pages=8, page_size=4, num_rows=4), alarm_s=0.2)

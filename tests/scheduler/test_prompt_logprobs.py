@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts: every token's once and the same, however the prompt is computed and taken away."""
+"""Log-probabilities of prompts: one per token, which does not depend on chunks, cache hits and retractions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROMPT = text("the harbour lies quiet while the tide goes out, and later it come
 
 
 def score(shape: Shape, sampling: SamplingParams, prompt: list[int] = PROMPT) -> Outcome:
-    """One prompt alone."""
+    """The scores of one prompt, computed alone."""
     world = World(shape)
     world.generate("a", prompt, sampling)
     return world.run()["a"]
@@ -58,7 +58,7 @@ def test_a_prompt_of_one_token_has_nothing_to_score_and_ends(max_tokens: int) ->
 
 @pytest.mark.parametrize("overlap", [1, 2])
 @pytest.mark.parametrize("fields", [{}, {"prompt_logprobs": 0}])
-def test_no_token_is_made_when_none_is_wanted(overlap: int, fields: dict[str, int]) -> None:
+def test_no_token_is_sampled_if_max_tokens_is_0(overlap: int, fields: dict[str, int]) -> None:
     world = World(Shape(chunk=7, overlap=overlap))
     for size in range(1, 30):
         world.generate(f"r{size}", PROMPT[:size], greedy(0, **fields))
@@ -108,7 +108,7 @@ def test_a_retraction_in_mid_prefill_neither_repeats_nor_loses_a_score(overlap: 
 
 
 def test_pages_of_others_do_not_hide_what_is_not_yet_scored() -> None:
-    """Retracted after its first chunk, while somebody else has published the whole prompt."""
+    """The request is retracted after its first chunk, and another request has published the whole prompt."""
     world = World(Shape(chunk=8, retract_interval=1, max_retractions=1))
     world.generate("other", PROMPT, greedy(1))
     world.run()
@@ -119,7 +119,7 @@ def test_pages_of_others_do_not_hide_what_is_not_yet_scored() -> None:
 
 
 @pytest.mark.parametrize("after", range(1, 12))
-def test_an_abort_in_mid_prefill_leaves_clean_books(after: int) -> None:
+def test_an_abort_in_mid_prefill_leaves_the_accounting_balanced(after: int) -> None:
     world = World(Shape(chunk=8, overlap=2))
     world.generate("a", PROMPT, greedy(0, prompt_logprobs=5))
     for _ in range(after):
@@ -151,7 +151,7 @@ def test_a_small_pool_gives_the_scores_of_an_ample_one(first: int) -> None:
     assert retractions > 10
 
 
-def test_a_scored_turn_is_computed_in_full_and_the_session_goes_on() -> None:
+def test_a_scored_turn_is_computed_in_full_and_the_session_continues() -> None:
     world = SessionWorld(Shape(sessions=True, chunk=8))
     world.open("s")
     first = world.say("s", "a", "a conversation that begins here")
@@ -186,7 +186,7 @@ def test_a_prompt_without_output_is_retracted_and_ends(overlap: int) -> None:
     assert (outcome.tokens, outcome.finish, outcome.ends) == ([], "length", 1)
 
 
-def test_a_session_goes_on_after_a_turn_without_output() -> None:
+def test_a_session_continues_after_a_turn_without_output() -> None:
     world = SessionWorld(Shape(sessions=True, chunk=8))
     world.open("s")
     first = world.say("s", "a", "a conversation that begins here", greedy(0))
@@ -202,7 +202,7 @@ def uncapped_hits(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgotten_prompt_logprobs(patch: pytest.MonkeyPatch) -> None:
-    """What has gone out is asked for again after a retraction."""
+    """After a retraction, scores that have been sent are requested again."""
     emit = Outbox.emit_prompt_logprobs
 
     def forgetful(self: Outbox, req: Request, logprobs: PromptLogprobs) -> None:
@@ -214,7 +214,7 @@ def forgotten_prompt_logprobs(patch: pytest.MonkeyPatch) -> None:
 
 
 def chunks_in_flight(patch: pytest.MonkeyPatch) -> None:
-    """Chunks are booked by the count that went out, as if none were in flight."""
+    """The next chunk is requested by the number of sent scores, as if no chunk were in flight."""
 
     def blind(req: Request, count: int) -> PromptLogprobSpec | None:
         if req.sampling.prompt_logprobs is None or req.num_prompt_logprobs_sent >= req.prompt_len:
@@ -237,6 +237,6 @@ def test_a_seeded_bug_is_noticed(bug: Callable[[pytest.MonkeyPatch], None], monk
 
 
 def compare_many() -> None:
-    """Ten scored loads."""
+    """Compare ten loads with scored prompts."""
     for seed in range(10):
         compare(scored(random_load(seed), seed), seed)

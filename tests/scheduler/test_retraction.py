@@ -43,7 +43,7 @@ def test_a_higher_priority_takes_memory_from_lower_ones() -> None:
 
 
 @pytest.mark.parametrize("priority", [-3, 0])
-def test_equal_and_lower_priorities_displace_nobody(priority: int) -> None:
+def test_equal_and_lower_priorities_preempt_no_request(priority: int) -> None:
     world = World(Shape(num_rows=1, policy="priority"))
     world.generate("runs", text("runs"), LONG, priority=0)
     world.step()
@@ -52,7 +52,7 @@ def test_equal_and_lower_priorities_displace_nobody(priority: int) -> None:
     assert world.events == []
 
 
-def test_nobody_is_displaced_when_that_would_not_be_enough() -> None:
+def test_no_request_is_preempted_if_that_would_not_be_enough() -> None:
     world = World(Shape(num_pages=20, num_rows=4, policy="priority", conservativeness=0.02))
     world.generate("equal", text("x" * 48), greedy(20, ignore_eos=True), priority=5)
     world.generate("low", text("z" * 4), greedy(3, ignore_eos=True), priority=-3)
@@ -64,7 +64,7 @@ def test_nobody_is_displaced_when_that_would_not_be_enough() -> None:
     assert all(outcome.finish == "length" for outcome in outcomes.values())
 
 
-def test_a_protected_request_is_not_displaced() -> None:
+def test_a_protected_request_is_not_preempted() -> None:
     world = World(Shape(num_rows=1, policy="priority", max_retractions=1))
     world.generate("low", text("low"), LONG, priority=-3)
     world.step()
@@ -76,7 +76,7 @@ def test_a_protected_request_is_not_displaced() -> None:
     assert [victim.rid for event in world.events for victim in event.victims] == ["low"]
 
 
-def test_priorities_mean_nothing_under_another_policy() -> None:
+def test_priorities_are_ignored_under_another_policy() -> None:
     world = World(Shape(num_rows=1, policy="fcfs"))
     world.generate("low", text("low"), greedy(9, ignore_eos=True), priority=-3)
     world.step()
@@ -105,7 +105,7 @@ def test_memory_pressure_is_one_warning_and_one_event(overlap: int, caplog: pyte
     assert retractions == world.scheduler.state.metrics.totals["num_retracted_requests_total"]
 
 
-def test_the_event_names_who_was_given_up() -> None:
+def test_the_event_names_the_aborted_request() -> None:
     world = World(Shape(num_pages=8))
     world.generate("big", text("x" * 20), greedy(500, ignore_eos=True))
     world.run()
@@ -133,7 +133,7 @@ def test_forced_retraction_ends_and_changes_nothing(interval: int, bound: int, o
         assert len(victims) >= 60 // (interval + 8)
 
 
-def test_a_full_queue_refuses_with_429_and_a_time_to_come_back() -> None:
+def test_a_full_queue_refuses_with_429_and_retry_after() -> None:
     world = World(Shape(num_rows=1, max_queued=2))
     for index in range(5):
         world.generate(f"r{index}", text("x"), greedy(3, ignore_eos=True))
@@ -153,8 +153,8 @@ def test_free_rows_count_before_the_queue_does() -> None:
     assert [rid for rid, outcome in outcomes.items() if outcome.aborts] == ["r5"]
 
 
-def test_when_memory_is_short_free_rows_are_no_places_to_wait() -> None:
-    """Twelve long requests in a pool for three: two wait, the others come again later, with 200 rows free."""
+def test_when_memory_is_short_free_rows_do_not_count_as_places_in_the_queue() -> None:
+    """Twelve long requests in a pool for three, with 200 free rows: two wait, and the others are refused."""
     world = World(Shape(num_pages=64, num_rows=200, max_queued=2))
     for index in range(3):
         world.generate(f"r{index}", text(f"{index} hello"), greedy(90, ignore_eos=True))
@@ -176,7 +176,7 @@ def test_an_idle_server_takes_a_request_with_more_choices_than_may_wait() -> Non
 
 
 def test_an_idle_server_takes_more_prompts_of_one_request_than_may_wait() -> None:
-    """Another request that comes behind them is refused, and so is such a list while somebody else is there."""
+    """Another request after them is refused, and so is such a list while another request is open."""
     world = World(Shape(num_rows=4, max_queued=4))
     few = greedy(3, ignore_eos=True)
     for index in range(9):
@@ -192,7 +192,7 @@ def test_an_idle_server_takes_more_prompts_of_one_request_than_may_wait() -> Non
     assert [rid for rid, outcome in outcomes.items() if outcome.aborts] == ["late", "s7", "s8"]
 
 
-def test_a_retracted_request_never_meets_the_queue_limit() -> None:
+def test_the_queue_limit_does_not_apply_to_retracted_requests() -> None:
     world = World(Shape(num_pages=14, num_rows=3, max_queued=1, conservativeness=0.02))
     for rid in "abc":
         world.generate(rid, text(f"{rid} prompt"), greedy(30, ignore_eos=True))

@@ -1,4 +1,4 @@
-"""A second pool with its own page size: its shortage alone delays, retracts and aborts, and its pages are checked."""
+"""A second pool with its own page size: a shortage of it alone delays, retracts and aborts; its pages are audited."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_shortage_of_the_second_pool_alone_retracts_and_names_its_sizes(caplog
 def test_a_prompt_that_finds_no_page_in_the_second_pool_is_retracted_with_its_sizes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Two decode rows take their second pages, and the prompt's third chunk of 16 tokens finds none."""
+    """Two decode rows take their second pages, so the prompt's third chunk of 16 tokens finds no page."""
     small = world(6, Shape(conservativeness=0.02, chunk=16))
     for rid in ("a", "b"):
         small.generate(rid, text(rid * 14), greedy(19, ignore_eos=True))
@@ -91,7 +91,7 @@ def test_a_higher_priority_takes_pages_of_the_second_pool_from_lower_ones() -> N
     assert [len(outcomes[rid].tokens) for rid in ("low", "high")] == [10, 4]
 
 
-def test_no_priority_displaces_requests_that_would_free_too_few_pages_of_the_second_pool() -> None:
+def test_no_priority_preempts_requests_that_would_free_too_few_pages_of_the_second_pool() -> None:
     small = world(4, Shape(policy="priority", conservativeness=0.02))
     small.generate("equal", text("x" * 20), greedy(8, ignore_eos=True), priority=5)
     small.generate("low", text("z" * 8), greedy(4, ignore_eos=True), priority=-3)

@@ -1,4 +1,4 @@
-"""The test bench: the real scheduler over the simulated runner, with the books checked after every step."""
+"""The test bench: the real scheduler with the simulated runner. The accounting is checked after every step."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ from .second_pool import SecondPool
 
 GUIDANCE = Guidance(sim_vocabulary(), SIM_VOCAB_SIZE, ())
 MAX_TURNS = 30_000
-STUCK_AFTER = 200  # steps without a token, a computed prompt or an end
-ALMOST_CERTAIN = 1 - 1e-11  # a risk with which admission reserves next to nothing, so that requests are retracted
+STUCK_AFTER = 200  # number of steps without a token, a computed prompt or a finished request
+ALMOST_CERTAIN = 1 - 1e-11  # a risk at which admission reserves almost no memory, so that requests are retracted
 
 
 @dataclass
 class Compiler:
-    """Compiles grammars for the simulated model, each once it was asked for more than ``delay`` times."""
+    """Compiles grammars for the simulated model; a result is available after more than ``delay`` polls."""
 
     delay: int = 0
     asked: Counter[str] = field(default_factory=Counter)
 
     def set_vocabulary(self, vocabulary: UseVocabulary) -> None:
-        """The simulated model's is known."""
+        """Do nothing: the vocabulary of the simulated model is used."""
 
     def poll(self, grammar: str) -> Compiled | None:
         self.asked[grammar] += 1
@@ -71,7 +71,7 @@ def grammar(lark: str) -> str:
 
 @dataclass
 class Outcome:
-    """All that the world learned about one request."""
+    """All output that the world received for one request."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -199,7 +199,7 @@ class World:
         return self.steps + self.skipped_s
 
     def send(self, *messages: ToScheduler) -> None:
-        """Hand messages over at the next step."""
+        """Queue messages for the next step."""
         self.inbox.extend(messages)
 
     def generate(self, rid: str, prompt: list[int], sampling: SamplingParams, **kwargs: object) -> None:
@@ -207,7 +207,7 @@ class World:
         self.send(GenerateReq(rids=(rid,), prompt=prompt, sampling=sampling, **kwargs))  # type: ignore[arg-type]
 
     def step(self) -> None:
-        """One turn of the loop; the books must balance after it."""
+        """Run one iteration of the loop; the accounting must balance after it."""
         self.turns += 1
         assert self.turns < MAX_TURNS, "the world was expected to be over long ago"
         self.receive()
@@ -216,12 +216,12 @@ class World:
             self.collect()
 
     def receive(self) -> None:
-        """Hand over what was sent."""
+        """Pass the queued messages to the scheduler."""
         self.scheduler.receive(self.inbox, self.now)
         self.inbox.clear()
 
     def dispatch(self) -> bool:
-        """Plan and submit steps until the runner has as many as it takes; whether there was one."""
+        """Plan and submit steps until the runner accepts no more. Returns True if a step was submitted."""
         dispatched = False
         while self.scheduler.num_in_flight < self.shape.overlap:
             plan = self.scheduler.next_step(self.now)
@@ -234,7 +234,7 @@ class World:
         return dispatched
 
     def _poison_freed(self) -> None:
-        """Spoil what is free after the plan that may have copied it to the host; what was taken again is in use."""
+        """Overwrite freed pages after the plan that may copy them to the host, unless they were allocated again."""
         for number, pool in enumerate(self.scheduler.state.kv_pools):
             freed = self._freed[pool.name]
             self.runner.poison([page for page in freed if pool.ledger.owner(page) is None], pool=number)
@@ -270,7 +270,7 @@ class World:
             self.outcomes.setdefault(abort.rid, Outcome()).aborts.append(abort)
 
     def run(self, max_steps: int = 100_000) -> dict[str, Outcome]:
-        """Until everything has ended; fails when nothing moves any more. The full check must pass at the end."""
+        """Run until all requests have ended. Fails if there is no progress. The full check must pass at the end."""
         quiet = 0
         while self.inbox or not self.scheduler.idle:
             before = self._progress()
@@ -321,5 +321,5 @@ def greedy(max_tokens: int, **kwargs: object) -> SamplingParams:
 
 
 def text(value: str) -> list[int]:
-    """The sim's token ids of a text."""
+    """The simulated model's token ids of a text."""
     return list(value.encode())

@@ -1,4 +1,4 @@
-"""Reads a scripted answer in pieces, as every test of a format does."""
+"""Parses a scripted answer in pieces, for the tests of the formats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Read:
-    """What an answer came to."""
+    """The parsed answer."""
 
     text: str
     calls: list[tuple[str, str]]
@@ -30,7 +30,7 @@ class Read:
 
 
 def read(name: str, pieces: list[str], *, finish: str = "stop", max_calls: int | None = None) -> Read:
-    """The answer as the format ``name`` reads it when it comes in these pieces."""
+    """Parse an answer that arrives in these pieces, in the format ``name``."""
     return read_with(
         ParserConfig(parse_calls=lambda scanner: FORMATS[name].read(scanner, SCHEMAS), max_calls=max_calls),
         pieces,
@@ -39,7 +39,7 @@ def read(name: str, pieces: list[str], *, finish: str = "stop", max_calls: int |
 
 
 def read_with(config: ParserConfig, pieces: list[str], finish: str = "stop") -> Read:
-    """The answer as ``config`` has it parsed."""
+    """Parse the answer according to ``config``."""
     parsers = OutputParsers(config)
     parts = []
     for piece in pieces[:-1]:
@@ -55,7 +55,7 @@ def read_with(config: ParserConfig, pieces: list[str], finish: str = "stop") -> 
 
 
 def in_every_split(name: str, text: str, **options: Any) -> Read:
-    """The answer, which must be the same whole, by characters, and cut in two anywhere."""
+    """Parse the answer whole, by characters, and split in two at every position; the results must be equal."""
     whole = read(name, [text], **options)
     assert read(name, list(text) or [""], **options) == whole
     for at in range(1, len(text)):

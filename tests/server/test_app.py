@@ -118,7 +118,7 @@ async def test_a_bug_answers_with_an_error_object_and_the_request_id(
     assert "mine" in caplog.text
 
 
-async def test_the_debug_log_follows_a_request_and_has_nothing_of_its_prompt(
+async def test_the_debug_log_follows_a_request_and_has_no_part_of_its_prompt(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="ebbtide")

@@ -64,7 +64,7 @@ def test_a_value_outside_its_interval_is_refused(
 
 
 @pytest.mark.parametrize("words", [("--tide", "spring"), ("--fish", "shark")])
-def test_a_value_that_is_no_choice_is_refused(parser: argparse.ArgumentParser, words: tuple[str, str]) -> None:
+def test_a_value_that_is_not_a_choice_is_refused(parser: argparse.ArgumentParser, words: tuple[str, str]) -> None:
     with pytest.raises(SystemExit):
         read(parser, *words)
 

@@ -157,7 +157,7 @@ async def test_the_death_of_a_child_counts_every_open_choice_once(connected: Con
         assert float(found.split()[-1]) == value, found
 
 
-async def test_draining_lets_open_requests_end_and_aborts_them_when_told(connected: ConnectedFrontend) -> None:
+async def test_draining_completes_open_requests_and_aborts_them_on_request(connected: ConnectedFrontend) -> None:
     await connected.front.start()
     first, second = await connected.ask(), await connected.ask()
     requests = [await connected.received(), await connected.received()]

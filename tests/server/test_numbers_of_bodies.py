@@ -56,7 +56,7 @@ def parts(kind: inspect.Type) -> list[tuple[tuple[str | int, ...], inspect.Type]
 
 
 def numbers(kind: inspect.Type, keys: tuple[str | int, ...] = ()) -> Iterator[Number]:
-    """The numbers in a type, those of nested structs and lists included; content inside content only once."""
+    """The numbers in a type, including those of nested structs and lists; a recursive type is entered only once."""
     if isinstance(kind, inspect.IntType | inspect.FloatType):
         yield Number(keys, kind)
     if len(keys) < DEEPEST:
@@ -86,7 +86,7 @@ def struct_in(kind: inspect.Type) -> inspect.StructType | None:
 
 
 def body_with(kind: inspect.StructType, keys: tuple[str | int, ...], value: Any, complete: dict[str, Any]) -> Any:
-    """A body, valid but for ``value`` at ``keys``."""
+    """A body that is valid except for ``value`` at ``keys``."""
     [name, *rest] = keys
     field = next(field for field in kind.fields if field.encode_name == name)
     body = least(kind) | complete

@@ -1,4 +1,4 @@
-"""Routes whose streams have named events: how a test calls them, and answers of a model with reasoning and tools."""
+"""Routes whose streams have named events, with functions to call them, and a model with reasoning and tools."""
 
 from __future__ import annotations
 

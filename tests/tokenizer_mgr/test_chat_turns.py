@@ -1,4 +1,4 @@
-"""Turn by turn, a session gets the tokens that the template renders for the whole conversation; or it is refused."""
+"""In every turn, a session has the tokens that the template renders for the whole conversation, or it is refused."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def check_conversation(
     ("template", "end"),
     [(CHATML, "<|im_end|>"), (LLAMA3, "<|eot|>"), (GEMMA, "<end>"), (MISTRAL, "</s>"), (PLAIN, "\n")],
 )
-def test_a_session_is_the_template_of_the_whole_conversation(template: str, end: str) -> None:
+def test_a_session_has_the_tokens_of_the_rendered_conversation(template: str, end: str) -> None:
     tokenizer = with_template(template)
     stop = tokenizer.encode(end, add_special_tokens=False)
     # Ended by the end token, by length or a stop string, and by length at tokens that look like an end.
@@ -122,7 +122,7 @@ def test_a_session_is_the_template_of_the_whole_conversation(template: str, end:
 
 
 @pytest.mark.parametrize("template", [CHATML, LLAMA3])
-def test_a_system_message_stands_where_it_was_said(template: str) -> None:
+def test_a_system_message_keeps_its_place(template: str) -> None:
     tokenizer = with_template(template)
     check_conversation(tokenizer, [system("Short."), user("Hi")], ["a", "b"], [[], []])
     tokens = encode_first_turn(tokenizer, ChatPrompt([user("Hi")])) + tokenizer.encode("yo", add_special_tokens=False)
@@ -185,7 +185,7 @@ def test_a_generation_prompt_that_history_does_not_keep_is_refused() -> None:
         encode_first_turn(with_template(OPENED), ChatPrompt([user("Hi")]))
 
 
-def test_what_the_template_refuses_stays_refused() -> None:
+def test_a_conversation_that_the_template_refuses_is_refused() -> None:
     with pytest.raises(Rejected, match="alternate"):
         encode_next_turn(with_template(GEMMA), ChatPrompt([user("Hi"), user("you")]))
 

@@ -48,7 +48,7 @@ def test_the_id_in_an_answer_s_body_means_the_same_request() -> None:
     assert ids.find("cmpl-") == []
 
 
-def test_nothing_is_kept_of_requests_that_left() -> None:
+def test_no_id_of_a_removed_request_is_kept() -> None:
     ids = ClientIds()
     for answer in answers(100):
         ids.add(answer, ("same", answer.rids[0]))

@@ -1,4 +1,4 @@
-"""Which process of the engine a message of the front goes to."""
+"""The engine process to which each message of the front process is sent."""
 
 from __future__ import annotations
 

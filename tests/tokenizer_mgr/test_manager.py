@@ -1,4 +1,4 @@
-"""Each request has one outcome, in whatever order the messages arrive."""
+"""Each request has one outcome, for every order in which the messages can arrive."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def anyio_backend() -> str:
 
 
 class Outbox:
-    """Records what is sent. Accepts ``room`` messages."""
+    """Records the sent messages. Accepts ``room`` of them."""
 
     def __init__(self) -> None:
         self.sent: list[ToEngine] = []
@@ -72,7 +72,7 @@ class Timings:
 
 
 class Desk:
-    """A manager whose surroundings the test controls."""
+    """A manager with recorded messages and a clock that the test controls."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -98,7 +98,7 @@ def desk() -> Desk:
     return Desk()
 
 
-async def test_news_is_joined_per_choice(desk: Desk) -> None:
+async def test_new_items_are_joined_per_choice(desk: Desk) -> None:
     with desk.submit(n=2) as answer:
         first, second = answer.rids
         desk.text(first, "a", 1, cached_tokens=4)
@@ -128,7 +128,7 @@ async def test_the_whole_answer_waits_for_every_choice(desk: Desk) -> None:
     assert [request.rids for request in desk.outbox.of(GenerateReq)] == [tuple(answer.rids[:2]), tuple(answer.rids[2:])]
 
 
-async def test_silence_ends_with_nothing(desk: Desk) -> None:
+async def test_a_wait_without_new_items_returns_nothing(desk: Desk) -> None:
     with desk.submit() as answer:
         assert await answer.next_deltas(0.001) == []
 
@@ -148,7 +148,7 @@ async def test_an_abort_waits_for_the_closing_item(desk: Desk) -> None:
     assert desk.outbox.of(AbortReq) == [AbortReq(rid, "kv_cache_exhausted")], "the detokenizer may have given it up"
 
 
-async def test_what_the_detokenizer_gives_up_is_stopped_in_the_scheduler_at_once(desk: Desk) -> None:
+async def test_a_request_that_fails_in_the_detokenizer_is_aborted_in_the_scheduler_at_once(desk: Desk) -> None:
     with desk.submit() as answer, desk.submit() as bystander:
         [rid] = answer.rids
         desk.text(rid, "a", 1)
@@ -162,7 +162,7 @@ async def test_what_the_detokenizer_gives_up_is_stopped_in_the_scheduler_at_once
     assert desk.manager.num_open == 0
 
 
-async def test_a_silent_engine_does_not_keep_requests_beyond_their_time(desk: Desk) -> None:
+async def test_requests_time_out_even_if_the_engine_is_silent(desk: Desk) -> None:
     sampling = SamplingParams(max_tokens=4)
     order = PreparedRequest(
         prompts=[[1]],
@@ -195,7 +195,7 @@ async def test_a_full_queue_has_retry_after_and_leaves_the_retry_to_the_client(d
     assert (refusal.retry_after_s, refusal.should_retry) == (7.5, None)
 
 
-async def test_an_exhausted_pool_is_no_reason_to_retry(desk: Desk) -> None:
+async def test_an_exhausted_pool_has_no_retry_after(desk: Desk) -> None:
     with desk.submit() as answer:
         desk.abort(answer.rids[0], 0, status=500, code="kv_cache_exhausted", message="no room")
         with pytest.raises(Rejected) as error:
@@ -255,7 +255,7 @@ async def test_a_request_that_never_had_a_token_is_answered_at_once(desk: Desk) 
     assert (error.value.status, error.value.kind, error.value.code) == (503, "overloaded_error", "queue_full")
 
 
-async def test_everything_is_answered_at_once_when_nothing_more_can_come(desk: Desk) -> None:
+async def test_all_requests_are_answered_at_once_if_the_engine_has_ended(desk: Desk) -> None:
     with desk.submit() as answer, desk.submit(n=2) as other:
         desk.text(answer.rids[0], "a", 1)
         desk.abort(answer.rids[0], 5)
@@ -268,7 +268,7 @@ async def test_everything_is_answered_at_once_when_nothing_more_can_come(desk: D
     assert desk.manager.num_open == 0
 
 
-async def test_an_answer_that_was_complete_stays_so(desk: Desk) -> None:
+async def test_a_complete_answer_stays_complete(desk: Desk) -> None:
     with desk.submit() as answer:
         desk.text(answer.rids[0], "a", 1, finish="stop")
         desk.manager.fail_all(Rejected("gone", status=500))
@@ -287,7 +287,7 @@ async def test_a_failed_choice_ends_only_its_siblings(desk: Desk) -> None:
         await bystander.all_deltas()
 
 
-async def test_leaving_early_aborts_what_still_runs(desk: Desk) -> None:
+async def test_a_disconnect_aborts_the_running_choices(desk: Desk) -> None:
     with desk.submit(n=2) as answer:
         desk.text(answer.rids[0], "a", 1, finish="stop")
     assert desk.outbox.of(AbortReq) == [AbortReq(answer.rids[1], "client")]
@@ -319,7 +319,7 @@ async def test_a_stop_token_needs_no_message(desk: Desk) -> None:
     assert desk.outbox.of(FinishReq) == []
 
 
-async def test_nothing_of_a_batch_runs_when_a_part_is_not_taken(desk: Desk) -> None:
+async def test_no_part_of_a_batch_runs_if_the_queue_refuses_one(desk: Desk) -> None:
     desk.outbox.room = 2
     with pytest.raises(Rejected) as error:
         desk.submit(prompts=4)
@@ -432,7 +432,7 @@ STEPS = (
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_an_exception_in_any_step_of_submit_leaves_nothing(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_in_any_step_of_submit_leaves_no_open_request(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk()
     names = ("mine", "other name")
     sender = RaisingSender(ids=names, owner="key")
@@ -491,7 +491,7 @@ async def test_a_request_is_logged_once_at_its_end(desk: Desk, logged: pytest.Lo
     ]
 
 
-async def test_the_log_tells_failed_requests_from_clients_that_left(
+async def test_the_log_distinguishes_failed_requests_from_disconnects(
     desk: Desk, logged: pytest.LogCaptureFixture
 ) -> None:
     with desk.submit() as failed:

@@ -123,7 +123,7 @@ def test_requests_list_only_the_end_tokens_that_the_model_lacks(reader: PromptRe
     assert reader.extra_stop_ids == ()
 
 
-async def test_a_hopeless_text_is_refused_without_tokenising(reader: PromptReader) -> None:
+async def test_a_text_far_beyond_the_context_is_refused_without_tokenising(reader: PromptReader) -> None:
     with pytest.raises(Rejected) as error:
         await reader.text("x" * 2000)
     assert error.value.code == "context_length_exceeded"
@@ -137,7 +137,7 @@ async def test_an_empty_result_is_refused(reader: PromptReader) -> None:
     assert error.value.param == "prompt"
 
 
-async def test_the_loop_goes_on_while_a_text_is_tokenised() -> None:
+async def test_the_loop_runs_while_a_text_is_tokenised() -> None:
     class Blocking(SimTokenizer):
         release = threading.Event()
 
@@ -189,7 +189,7 @@ class WithMarks(SimTokenizer):
         return [1, *ids, 2] if add_special_tokens else ids
 
 
-async def test_what_follows_has_no_mark_for_the_beginning(reader: PromptReader) -> None:
+async def test_a_continuation_has_no_bos_token(reader: PromptReader) -> None:
     marking = PromptReader(WithMarks(), INFO)
     assert await marking.continuation("ab") == [ord("a"), ord("b")]
     assert await marking.continuation([1, 5, 1]) == [5, 1]
@@ -200,7 +200,7 @@ async def test_what_follows_has_no_mark_for_the_beginning(reader: PromptReader) 
     marking.close()
 
 
-async def test_a_text_that_brings_its_bos_gets_no_second_one(reader: PromptReader) -> None:
+async def test_a_text_that_begins_with_bos_gets_no_second_one(reader: PromptReader) -> None:
     marking = PromptReader(WithMarks(), INFO)
     assert await marking.text("ab") == [1, ord("a"), ord("b"), 2]
     assert await marking.text("\x01ab") == [1, ord("a"), ord("b"), 2]
@@ -211,7 +211,7 @@ async def test_a_text_that_brings_its_bos_gets_no_second_one(reader: PromptReade
     marking.close()
 
 
-def test_control_tokens_are_found_by_what_they_are_written_as(reader: PromptReader) -> None:
+def test_control_tokens_are_found_by_their_text(reader: PromptReader) -> None:
     assert reader.special_ids(["<|assistant|>", "<|user|>", "a", "<|nobody|>"]) == (SIM_USER, SIM_ASSISTANT)
     assert reader.special_ids(["<|end|>"]) == (), "what ends an answer is no mark within it"
 

@@ -1,4 +1,4 @@
-"""What a recording of answers keeps, what it leaves out, and which differences are found."""
+"""A recording of answers: the kept and the omitted parts, and the differences that are found."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_ids_times_and_places_get_names_and_the_same_id_the_same(forms: Any) -> 
     ]
 
 
-def test_a_stream_says_the_same_in_however_many_pieces(forms: Any) -> None:
+def test_a_stream_is_equal_for_any_number_of_pieces(forms: Any) -> None:
     one_by_one = stream(chunk("a", token_ids=[1]), chunk("b", token_ids=[2]), chunk("c", token_ids=[3], finish="stop"))
     at_once = stream(chunk("abc", token_ids=[1, 2, 3], finish="stop"))
     assert forms.merged(forms.events_of(one_by_one)) == forms.merged(forms.events_of(at_once))
@@ -107,7 +107,7 @@ def test_a_route_without_a_request_is_named(recorder: Any) -> None:
     assert recorder.unasked(answers) == ["GET /new/{x}"]
 
 
-def test_the_recorder_imports_nothing_of_what_it_records(recorder: Any) -> None:
+def test_the_recorder_does_not_import_ebbtide(recorder: Any) -> None:
     for path in (*TOOLS.glob("record*.py"), *TOOLS.glob("answer*.py")):
         assert not re.search(r"^\s*(import|from) ebbtide", path.read_text(), re.MULTILINE), path
 

@@ -1,4 +1,4 @@
-"""OpenTelemetry collectors in the test's process: they receive real OTLP messages, over HTTP or gRPC."""
+"""OpenTelemetry collectors in the test's process, which receive real OTLP messages over HTTP or gRPC."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Encoder(SpanExporter):
 
 
 def trace_request(traces: Traces, rid: str) -> None:
-    """What one request of one choice adds to the event loop, from its headers to the end of its response."""
+    """Do the tracing work of one request with one choice, from its headers to the end of its response."""
     trace = traces.begin(SCOPE, "text_completion")
     stream = ResponseStream([rid], time.monotonic(), lambda _: None)
     trace.submitted(stream, PREPARED, "sim")
@@ -55,7 +55,7 @@ def trace_request(traces: Traces, rid: str) -> None:
 
 
 async def measure() -> tuple[float, float]:
-    """The microseconds of CPU time per request: of the event loop's thread, and of all threads."""
+    """Return the CPU time per request in microseconds: of the event loop's thread, and of all threads."""
     export = SpanExport(Encoder())
     traces = Traces(export.tracer, {})
     for number in range(100):

@@ -22,7 +22,7 @@ from ebbtide.server.tracing.settings import check_tracing, http_url, protocol_of
 
 @dataclass
 class FakeExporter(SpanExporter):
-    """Accepts or refuses batches. While ``gate`` is not set, it waits."""
+    """Accepts or refuses batches. ``export`` waits until ``gate`` is set."""
 
     result: SpanExportResult = SpanExportResult.SUCCESS
     gate: threading.Event = field(default_factory=threading.Event)
@@ -44,7 +44,7 @@ def fake() -> FakeExporter:
 
 @pytest.fixture
 def opened(fake: FakeExporter, monkeypatch: pytest.MonkeyPatch) -> SpanExport:
-    """An export with a queue of 4 spans that is sent when it is flushed."""
+    """An export with a queue of 4 spans, which are sent only when the export is flushed."""
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "4")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "3600000")

@@ -16,7 +16,7 @@ def recorded(shape: Shape) -> World:
 
 
 def run(world: World) -> None:
-    """Until everything has ended and its end has a time."""
+    """Run until all requests have ended and their ends have a time."""
     world.run()
     world.read()
 

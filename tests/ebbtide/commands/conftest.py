@@ -1,4 +1,4 @@
-"""A small OpenAI-compatible server in a thread. The model's name says how it behaves; every request is kept."""
+"""A small OpenAI-compatible server in a thread. The model's name selects its behavior; every request is recorded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEMPLATE_TOKENS = 5
 
 @dataclass
 class FakeOpenAI:
-    """What the server saw. base_url: with its /v1."""
+    """The requests that the server received. base_url: ends in /v1."""
 
     base_url: str = ""
     models: list[str] = field(default_factory=lambda: ["good"])
@@ -31,7 +31,7 @@ class FakeOpenAI:
 
     @property
     def measured(self) -> list[dict[str, Any]]:
-        """The streamed requests, in order of arrival; the ones before them only calibrate."""
+        """The streamed requests, in order of arrival; earlier requests are for calibration only."""
         return [body for body in self.bodies if body.get("stream")]
 
 

@@ -1,4 +1,4 @@
-"""The whole command against a fake server: what is sent, what is counted, how failures are distinguished."""
+"""The complete command with a fake server: the requests that it sends, its counts, and the kinds of failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def parse(*words: str) -> argparse.Namespace:
 
 @pytest.fixture
 def measure(fake: Any, tmp_path: Path) -> Any:
-    """Run the command; the result as written to its JSON file, with the exit code under ``code``."""
+    """Run the command. Returns the content of its JSON file, with the exit code under ``code``."""
 
     def run(*words: str) -> dict[str, Any]:
         path = tmp_path / "result.json"
@@ -120,7 +120,7 @@ def test_concurrency_bounds_what_is_in_flight(measure: Any, fake: Any) -> None:
 
 
 def test_each_request_opens_its_own_connection(measure: Any, fake: Any) -> None:
-    """Some servers close the connection after a stream: the next request on it would count as an error."""
+    """Some servers close the connection after a stream; another request on it would be counted as an error."""
     measure("--concurrency", "1", "--num-requests", "20")
     assert len(fake.connections) == len(fake.bodies)
 

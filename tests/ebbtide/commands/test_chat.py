@@ -1,4 +1,4 @@
-"""The whole command, without a terminal, against a real daemon."""
+"""The complete command without a terminal, with a real daemon."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Chat:
         self._pipes[0].flush()
 
     def until(self, claim: Callable[[], bool]) -> None:
-        """Read what it writes until ``claim`` holds."""
+        """Read the output until ``claim`` is true."""
         deadline = time.monotonic() + LIMIT_S
         while not claim():
             ready = self._streams.select(deadline - time.monotonic())
@@ -71,19 +71,19 @@ class Chat:
                 setattr(self, key.data, getattr(self, key.data) + text)
 
     def until_answers(self, count: int) -> list[tuple[int, ...]]:
-        """Until so many answers are reported: (reused, new, output tokens) of each."""
+        """Wait until this many answers are reported. Returns (reused, new, output tokens) of each."""
         self.until(lambda: len(REPORT.findall(self.notes)) >= count)
         return [tuple(map(int, numbers)) for numbers in REPORT.findall(self.notes)]
 
     def end(self) -> int:
-        """No more input; the exit code."""
+        """Close the input. Returns the exit code."""
         shown, notes = self.process.communicate(timeout=LIMIT_S)
         self.shown += shown.decode()
         self.notes += notes.decode()
         return self.process.returncode
 
     def close(self) -> None:
-        """End whatever is left."""
+        """End the process if it is still running."""
         self._streams.close()
         if self.process.poll() is None:
             self.process.kill()
@@ -130,7 +130,7 @@ def test_a_piped_conversation_reuses_its_tokens_and_closes_its_session(
     assert sessions(daemon.url) == []
 
 
-def test_ctrl_c_stops_an_answer_and_its_turn_never_happened(start_daemon: Any, start_chat: Any) -> None:
+def test_ctrl_c_stops_an_answer_and_discards_its_turn(start_daemon: Any, start_chat: Any) -> None:
     daemon = start_daemon("--enable-streaming-session", "--sim-step-ms", "20")
     chat = start_chat(daemon.url)
     chat.say("short", "/new")  # a conversation before this one changes nothing
@@ -159,7 +159,7 @@ def test_ctrl_c_twice_at_the_prompt_ends(shared_daemon: Any, start_chat: Any) ->
     assert chat.end() == 0
 
 
-def test_a_restarted_engine_and_a_restarted_server_are_survived(start_daemon: Any, start_chat: Any) -> None:
+def test_the_chat_continues_after_a_restart_of_the_engine_or_the_server(start_daemon: Any, start_chat: Any) -> None:
     flags = ("--enable-streaming-session", "--restart-on-failure", "3")
     daemon = start_daemon(*flags)
     chat = start_chat(daemon.url, "--max-tokens", "20")
@@ -183,11 +183,11 @@ def test_a_restarted_engine_and_a_restarted_server_are_survived(start_daemon: An
 
 
 def ends(shown: str) -> int:
-    """Whether the first answer ended by itself, so that its end is among its tokens."""
+    """True if the model ended the first answer, so that the end token is one of its tokens."""
     return int(len(shown.splitlines()[0]) < 20)
 
 
-def test_without_the_flag_a_plain_session_does(shared_daemon: Any, start_chat: Any) -> None:
+def test_without_the_flag_a_plain_session_is_used(shared_daemon: Any, start_chat: Any) -> None:
     chat = start_chat(shared_daemon.url, "--max-tokens", "40")
     chat.say("hello", "again")
     first, second = chat.until_answers(2)

@@ -1,4 +1,4 @@
-"""A conversation against a scripted server: what is sent, and what is done when the server says no or goes away."""
+"""A conversation with a scripted server: the requests, and the behavior if the server refuses or is unreachable."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def event(response: web.StreamResponse, value: dict[str, Any]) -> None:
 
 @dataclass
 class Talk:
-    """The conversation, what it showed and noted, and the server."""
+    """The conversation, the text and the notes that it showed, and the server."""
 
     script: Script
     conversation: Conversation
@@ -101,7 +101,7 @@ class Talk:
 
     @property
     def sent(self) -> list[tuple[str | None, list[str]]]:
-        """Of each chat request: its session, and the contents of its messages."""
+        """The session and the contents of the messages of each chat request."""
         return [
             (body.get("session_id"), [message["content"] for message in body["messages"]]) for body in self.script.chats
         ]
@@ -183,7 +183,7 @@ async def test_a_template_without_sessions_gets_the_whole_conversation(talk: Tal
     assert len(talk.notes) == 1
 
 
-async def test_without_streaming_sessions_a_plain_one_does(talk: Talk) -> None:
+async def test_without_streaming_sessions_a_plain_session_is_used(talk: Talk) -> None:
     talk.script.opening = [refusal(400, "streaming_sessions_off")]
     await talk.conversation.ask("a")
     assert talk.script.opened == [{}, {"streaming": False}]
@@ -209,7 +209,7 @@ async def test_no_session_is_opened_when_none_is_wanted(talk: Talk) -> None:
 @pytest.mark.parametrize(
     "loss", ["cut", refusal(503, "draining"), refusal(500, "engine_dead"), refusal(502, "")], ids=str
 )
-async def test_a_server_that_went_away_is_asked_again(talk: Talk, loss: Any) -> None:
+async def test_a_request_is_repeated_if_the_server_was_unreachable(talk: Talk, loss: Any) -> None:
     talk.script.replies = ["one", loss, loss, "two"]
     await talk.conversation.ask("a")
     assert (await talk.conversation.ask("b")).text == "two"
@@ -217,7 +217,7 @@ async def test_a_server_that_went_away_is_asked_again(talk: Talk, loss: Any) -> 
     assert ["waiting" in note for note in talk.notes].count(True) == 1, "it is said once"
 
 
-async def test_what_was_shown_of_a_lost_answer_is_a_line_of_its_own(talk: Talk) -> None:
+async def test_the_shown_part_of_a_lost_answer_is_a_line_of_its_own(talk: Talk) -> None:
     talk.script.replies = ["cut", "cut", "two", "error"]
     assert (await talk.conversation.ask("a")).text == "two"
     assert "".join(talk.shown) == "par\npar\ntwo"
@@ -231,7 +231,7 @@ async def test_what_was_shown_of_a_lost_answer_is_a_line_of_its_own(talk: Talk) 
     assert "".join(talk.shown).endswith("twopar\n"), "nothing of it was shown"
 
 
-async def test_a_lost_connection_is_called_that_without_a_librarys_words(
+async def test_a_lost_connection_is_reported_without_the_message_of_a_library(
     talk: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextlib.asynccontextmanager
@@ -246,7 +246,7 @@ async def test_a_lost_connection_is_called_that_without_a_librarys_words(
     assert str(lost.value) == "The connection was lost"
 
 
-async def test_a_server_that_stays_away_is_given_up(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_chat_ends_if_the_server_stays_unreachable(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_client, "AWAY_S", 0.05)
     talk.script.replies = ["cut"] * 1000
     with pytest.raises(Lost):
@@ -254,7 +254,7 @@ async def test_a_server_that_stays_away_is_given_up(talk: Talk, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("no", [refusal(400, "context_length_exceeded"), refusal(429, "queue_full"), "error"], ids=str)
-async def test_a_refused_question_was_never_asked(talk: Talk, no: Any) -> None:
+async def test_a_refused_question_is_not_part_of_the_conversation(talk: Talk, no: Any) -> None:
     talk.script.replies = ["one", no, refusal(404, "session_not_found"), "two"]
     await talk.conversation.ask("a")
     with pytest.raises(Refused):
@@ -263,7 +263,7 @@ async def test_a_refused_question_was_never_asked(talk: Talk, no: Any) -> None:
     assert talk.sent[-1] == ("s2", ["a", "one", "c"])
 
 
-async def test_a_stopped_answer_closes_its_connection_and_is_forgotten(talk: Talk) -> None:
+async def test_a_stopped_answer_closes_its_connection_and_is_discarded(talk: Talk) -> None:
     talk.script.replies = ["endless", refusal(404, "session_not_found")]
     asking = asyncio.create_task(talk.conversation.ask("a"))
     while "." not in talk.shown:

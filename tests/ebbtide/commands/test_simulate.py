@@ -1,4 +1,4 @@
-"""The whole command: what it reads, what it refuses, what it writes."""
+"""The complete command: its input, its refusals and its output."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_names_of_the_flags_are_the_names_of_the_tables() -> None:
     assert tuple(POLICIES) == simulate.POLICY_NAMES
 
 
-def test_every_pool_meets_every_policy_and_parameter(tmp_path: Path) -> None:
+def test_every_pool_is_simulated_with_every_policy_and_parameter(tmp_path: Path) -> None:
     words = ("--pool-fraction", "0.5", "1", "--policy", "cost", "vllm", "--schedule-conservativeness", "0.5", "1")
     result = result_of(tmp_path, *words, "--watermark", "0.1")
     cases = [(case["policy"], case["parameter"], case["pool_fraction"]) for case in result["cases"]]
@@ -96,7 +96,7 @@ def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
             simulate.run(parse(*SMALL, *words))
 
 
-def test_the_scheduler_is_as_loud_afterwards_as_before() -> None:
+def test_the_log_level_of_the_scheduler_is_restored() -> None:
     logger = logging.getLogger("ebbtide.scheduler")
     before = logger.level
     simulate.run(parse(*SMALL, "--policy", "length"))
@@ -118,7 +118,7 @@ def test_a_pool_without_a_page_is_refused() -> None:
     "words",
     [("--pool-fraction", "0"), ("--watermark", "1"), ("--step-ms", "-1"), ("--requests", "0"), ("--rate", "inf")],
 )
-def test_a_senseless_value_is_refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_value_is_refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(*words)
     assert words[1] in capsys.readouterr().err

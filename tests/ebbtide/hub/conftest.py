@@ -1,4 +1,4 @@
-"""A Hub of this test's own, and an empty cache."""
+"""A Hub for this test only, and an empty cache."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def test_a_file_is_fetched_by_its_name(hub: FakeHub, caplog: pytest.LogCaptureFi
 
 
 def listed(path: str, **lfs: Any) -> Any:
-    """An edit that renames the wanted file in the description, or changes what is stored about its content."""
+    """An edit that renames the requested file in the description, or changes its size or hash."""
 
     def edit(description: Any) -> Any:
         first = description["siblings"][0]

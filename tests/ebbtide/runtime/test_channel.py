@@ -46,9 +46,7 @@ def test_messages_of_every_kind_arrive_in_order_and_equal(context: zmq.Context[A
     "frame",
     [b"", b"\xff\x00", b"\x80\x04cos\nsystem\n(S'true'\ntR.", b"\x93\xa7Unknown\x01\x02", b"\x91" * 100_000],
 )
-def test_a_frame_that_is_no_message_is_dropped_and_counted(
-    context: zmq.Context[Any], address: str, frame: bytes
-) -> None:
+def test_an_invalid_frame_is_dropped_and_counted(context: zmq.Context[Any], address: str, frame: bytes) -> None:
     receiver: Receiver[ToFront] = Receiver(context, address, ToFront)
     stranger = context.socket(zmq.PUSH)
     stranger.connect(address)
@@ -62,7 +60,7 @@ def test_a_frame_that_is_no_message_is_dropped_and_counted(
         socket.close()
 
 
-def test_send_never_blocks_and_says_so_when_the_queue_is_full(context: zmq.Context[Any], address: str) -> None:
+def test_send_never_blocks_and_returns_false_when_the_queue_is_full(context: zmq.Context[Any], address: str) -> None:
     sender: Sender[ToFront] = Sender(context, address)
     taken = 0
     while sender.send(Heartbeat("scheduler", taken)):
@@ -77,7 +75,7 @@ def test_send_never_blocks_and_says_so_when_the_queue_is_full(context: zmq.Conte
     receiver.close()
 
 
-def test_an_asyncio_receiver_skips_what_is_no_message(address: str) -> None:
+def test_an_asyncio_receiver_skips_invalid_frames(address: str) -> None:
     async def receive() -> ToFront:
         with zmq.asyncio.Context() as loop_context, zmq.Context() as context:
             receiver: AsyncReceiver[ToFront] = AsyncReceiver(loop_context, address, ToFront)

@@ -68,7 +68,7 @@ def statuses(child: Child) -> list[Status]:
             return seen
 
 
-def test_child_tells_progress_and_then_that_it_is_ready(child: Child) -> None:
+def test_a_child_reports_progress_and_then_that_it_is_ready(child: Child) -> None:
     tell(child, "stay")
     progress, ready = statuses(child)
     assert progress == Status("progress", "loading")
@@ -127,7 +127,7 @@ def test_sigterm_while_a_child_exits_changes_nothing(
     assert capfd.readouterr().err == ""
 
 
-def test_a_child_that_was_told_to_end_has_logged_nothing(child: Child) -> None:
+def test_a_child_that_receives_sigterm_is_described_without_the_sender(child: Child) -> None:
     tell(child, "stay")
     statuses(child)
     os.kill(child.pid, signal.SIGTERM)
@@ -150,12 +150,12 @@ def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(child: Child) ->
     assert child.exit_code == -signal.SIGKILL
 
 
-def test_child_that_was_never_told_its_section_ends_when_asked(child: Child) -> None:
+def test_a_child_without_a_section_ends_on_sigterm(child: Child) -> None:
     stop_children([child], 10.0)
     assert child.exit_code in (0, -signal.SIGTERM)
 
 
-def test_section_for_a_dead_child_is_no_error(child: Child) -> None:
+def test_a_section_for_a_dead_child_is_not_an_error(child: Child) -> None:
     os.kill(child.pid, signal.SIGKILL)
     assert statuses(child) == []
     tell(child, "stay", "x" * 1_000_000)
@@ -217,7 +217,7 @@ def test_stop_children_is_safe_to_repeat(child: Child) -> None:
     assert time.monotonic() - started < 60
 
 
-def test_a_child_that_is_killed_says_why(child: Child) -> None:
+def test_a_killed_child_reports_the_reason(child: Child) -> None:
     tell(child, "stay")
     statuses(child)
     assert not child.was_stuck
@@ -227,7 +227,7 @@ def test_a_child_that_is_killed_says_why(child: Child) -> None:
     child.kill("had been silent for 4 s")  # it is gone: no error
 
 
-def test_a_child_tells_its_stacks_when_asked_and_lives_on(
+def test_a_child_dumps_its_stacks_on_request_and_continues(
     start: Callable[[], Child], capfd: pytest.CaptureFixture[str]
 ) -> None:
     child = start()
@@ -243,7 +243,7 @@ def test_a_child_tells_its_stacks_when_asked_and_lives_on(
     assert child.exit_code is None
 
 
-def test_a_child_that_its_watchdog_ended_is_told_apart(child: Child) -> None:
+def test_a_child_that_its_watchdog_ended_is_distinguished(child: Child) -> None:
     tell(child, "stuck")
     assert select.select([child.status_fd], [], [], 20)[0]
     assert "was ended by its watchdog" in child.exit_description()

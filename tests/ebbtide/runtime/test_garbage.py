@@ -1,4 +1,4 @@
-"""Garbage collection in the front: rare, but cycles that outlive a young collection are freed."""
+"""Garbage collection in the front process is rare, but frees cycles that were in use during a young collection."""
 
 from __future__ import annotations
 

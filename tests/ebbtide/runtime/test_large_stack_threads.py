@@ -1,4 +1,4 @@
-"""Native recursion as deep as a client's grammar can make it: in another process, which a failure would end."""
+"""The deepest native recursion that a client's grammar can cause, in another process, which a failure would end."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ print("alive")
         ('rules(\'R{i}: "b" R{next} | "c"\', 498, \'R{i}: "a"\\nstart: R0\')', "bbb"),
     ],
 )
-def test_the_deepest_that_is_accepted_compiles_in_both_processes(constraint: str, text: str) -> None:
+def test_the_deepest_accepted_grammar_compiles_in_both_processes(constraint: str, text: str) -> None:
     code = SETTING.replace("CONSTRAINT", constraint).replace("TEXT", text)
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (ran.returncode, ran.stdout) == (0, "alive\n"), ran.stderr[-2000:]

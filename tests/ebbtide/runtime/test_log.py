@@ -62,7 +62,7 @@ def test_a_traceback_keeps_its_lines_but_none_of_them_looks_like_a_record() -> N
     assert all(line.startswith("    ") and line.isprintable() for line in rest)
 
 
-def test_lines_say_who_speaks_and_begin_at_the_level(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_name_their_process_and_begin_with_the_level(capsys: pytest.CaptureFixture[str]) -> None:
     setup_logging("scheduler", "warning")
     logging.getLogger("ebbtide.x").info("not this")
     logging.getLogger("ebbtide.x").warning("this")
@@ -98,7 +98,7 @@ def test_a_json_line_about_one_request_has_its_id(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("evil", ['a"}\n{"level": "forged"}', "a\x1b[2J", "a\u202eb", "a\u2028b", "a\x85b", "a\ud800"])
-def test_nothing_in_a_record_can_leave_its_json_line(evil: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_record_can_add_a_line_to_the_json_log(evil: str, capsys: pytest.CaptureFixture[str]) -> None:
     setup_logging("front", "info", "json")
     logging.getLogger("ebbtide.x").info("request %s", evil, extra={"rid": evil})
     text = capsys.readouterr().err

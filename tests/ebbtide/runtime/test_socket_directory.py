@@ -43,7 +43,7 @@ def test_directories_of_living_daemons_stay_and_abandoned_ones_go(tmp: Path) -> 
         assert sorted(tmp.iterdir()) == sorted([first, second, tmp / "ebbtide-not-ours"])
 
 
-def test_a_killed_owner_lets_go_of_its_directory(tmp: Path) -> None:
+def test_the_directory_of_a_killed_owner_is_removed(tmp: Path) -> None:
     code = "import os; from ebbtide.runtime.socket_directory import socket_directory as d\nwith d(): os._exit(0)"
     root = Path(__file__).parents[3]
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"TMPDIR": str(tmp)}, cwd=root)
@@ -70,6 +70,6 @@ def test_living_daemons_are_found_by_the_process_that_holds_their_directory(tmp:
     assert living_daemons() == {}
 
 
-def test_no_two_lives_of_an_engine_share_an_address(tmp: Path) -> None:
+def test_every_start_of_an_engine_has_addresses_of_its_own(tmp: Path) -> None:
     assert addresses_in(tmp, 1).scheduler == f"ipc://{tmp}/scheduler-1"
     assert addresses_in(tmp, 1).front != addresses_in(tmp).front

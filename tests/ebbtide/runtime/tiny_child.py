@@ -1,4 +1,4 @@
-"""A child process for the tests of ebbtide.runtime.child: it does what its section says."""
+"""A child process for the tests of ebbtide.runtime.child; its section selects its behavior."""
 
 from __future__ import annotations
 

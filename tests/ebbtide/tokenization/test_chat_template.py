@@ -55,7 +55,7 @@ def reference(template: Any) -> PreTrainedTokenizerFast:
 
 
 def both(template: Any, messages: list[dict[str, Any]], **options: Any) -> tuple[str, str]:
-    """The text of ``ChatTemplate``, and that of transformers."""
+    """The texts that ``ChatTemplate`` and transformers render."""
     theirs = reference(template)
     expected = theirs.apply_chat_template(messages, tokenize=False, shout="!", **options)
     tools = options.pop("tools", None)

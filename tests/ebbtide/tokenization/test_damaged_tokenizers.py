@@ -1,4 +1,4 @@
-"""A damaged tokenizer ends the start with one sentence that names the file, and the field if there is one."""
+"""A damaged tokenizer is refused at start, with one sentence that names the file and, if possible, the field."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ ALPHABET = "thetideandflw  ,.!?12+=éö日本語🌊\n\tß"
 
 @cache
 def trained(kind: str, **options: Any) -> sentencepiece.SentencePieceProcessor:
-    """A small model of the library; with byte fallback unless ``options`` turn it off."""
+    """A small model trained with the library; it has byte fallback unless ``options`` turn it off."""
     settings: dict[str, Any] = {
         "vocab_size": 360,
         "byte_fallback": True,
@@ -65,7 +65,7 @@ def write(
     architecture: str = "llama",
     **changes: Any,
 ) -> TextTokenizer:
-    """Write the model as llama.cpp's converter does and load it; ``changes`` are keys, None to leave one out."""
+    """Write the model as llama.cpp's converter does and load it. changes: keys to replace; None removes a key."""
     model = trained_model
     size = model.get_piece_size()
     normalizer = dict(wire_fields(dict(wire_fields(model.serialized_model_proto()))[NORMALIZER_SPEC]))
@@ -106,7 +106,7 @@ def add(writer: GGUFWriter, key: str, value: object) -> None:
 
 
 def wire_fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """The numbers and values of the fields of a protobuf message: integers, and bytes for all that has a length."""
+    """The numbers and values of the fields of a protobuf message; a field with a length has bytes as its value."""
     at = 0
 
     def number() -> int:
@@ -157,7 +157,7 @@ def test_texts_are_encoded_as_by_the_library(kind: str, prefix: bool, tmp_path: 
 
 @pytest.mark.parametrize(("kind", "names"), [("bpe", ("<think>", "▁▁")), ("unigram", ("<think>",))])
 def test_user_defined_tokens_are_found_in_texts(kind: str, names: tuple[str, ...], tmp_path: Path) -> None:
-    """Without a prefix space: after a user-defined token, llama.cpp adds one and the library does not."""
+    """The prefix space is off, because after a user-defined token llama.cpp adds one and the library does not."""
     model = trained(kind, add_dummy_prefix=False, user_defined_symbols=names)
     tokenizer = write(tmp_path, model, {"bpe": "llama", "unigram": "t5"}[kind])
     for text in texts():
@@ -168,7 +168,7 @@ def test_user_defined_tokens_are_found_in_texts(kind: str, names: tuple[str, ...
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_spaces_and_characters_are_normalized_as_by_the_library(kind: str, tmp_path: Path) -> None:
-    """With the rules of NFKC in the file, and without repeated, leading and trailing spaces."""
+    """The file has the rules of NFKC; repeated, leading and trailing spaces are removed."""
     options = {"normalization_rule_name": "nmt_nfkc", "remove_extra_whitespaces": True, "user_defined_symbols": ()}
     model = trained(kind, byte_fallback=False, vocab_size=120, **options)
     tokenizer = write(tmp_path, model, {"bpe": "llama", "unigram": "t5"}[kind])

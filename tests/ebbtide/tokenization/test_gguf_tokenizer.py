@@ -22,7 +22,7 @@ MERGES = ["Ġ t", "1 2"]
 
 
 def write(path: Path, architecture: str = "granite", merges: list[str] = MERGES, **changes: Any) -> TextTokenizer:
-    """A vocabulary of the bytes, two merged tokens and the added ones; ``changes`` are keys of tokenizer.ggml."""
+    """Write a vocabulary of all bytes, two merged tokens and the added tokens. changes: keys of tokenizer.ggml."""
     tokens = [*ALPHABET, "Ġt", "12", *ADDED]
     fields: dict[str, Any] = {"model": "gpt2", "pre": "qwen2", "eos_token_id": END, "bos_token_id": USER} | changes
     writer = GGUFWriter(path / "tiny.gguf", architecture)
@@ -45,7 +45,7 @@ def text_of(tokenizer: TextTokenizer, ids: list[int]) -> str:
     return b"".join(tokenizer.vocabulary.pieces[one] for one in ids).decode()
 
 
-def test_text_survives_encoding_and_decoding(tmp_path: Path) -> None:
+def test_text_is_unchanged_after_encoding_and_decoding(tmp_path: Path) -> None:
     tokenizer = write(tmp_path)
     text = "a tide đem naïve <think> 🌊 1212\n"
     ids = tokenizer.encode(text, add_special_tokens=True)

@@ -43,7 +43,7 @@ def prepending() -> Tokenizer:
 
 
 def ignoring_merges() -> Tokenizer:
-    """A BPE that looks a whole word up in its vocabulary first, control tokens included."""
+    """A BPE that first looks up the whole word in its vocabulary, including the control tokens."""
     vocab = {piece: i for i, piece in enumerate([*SPECIAL, *CHARACTERS])}
     tokenizer = Tokenizer(models.BPE(vocab, [], unk_token="<unk>", ignore_merges=True))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

@@ -65,7 +65,7 @@ def test_a_folder_is_served_under_its_name(tmp_path: Path, monkeypatch: pytest.M
         ("file.txt", "neither a folder"),
     ],
 )
-def test_what_is_no_model_is_refused_in_one_sentence(
+def test_a_path_that_is_not_a_model_is_refused_in_one_sentence(
     model: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").mkdir()

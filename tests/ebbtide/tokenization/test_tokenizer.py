@@ -1,4 +1,4 @@
-"""Tokenizers of every decoder kind, made in the test, and the simulated model's."""
+"""Tokenizers with every kind of decoder, built by the test, and the tokenizer of the simulated model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def byte_level() -> Tokenizer:
 
 
 def byte_fallback(decoder: Any) -> Tokenizer:
-    """SentencePiece style: ▁ for spaces, <0xNN> for what is not in the vocabulary."""
+    """In the style of SentencePiece: ▁ for a space, and <0xNN> for bytes that are not in the vocabulary."""
     words = ["\u2581the", "\u2581tide", "\u2581", "t", "h", "e", "\u2581comes", "é", "日", "ab\u2581c"]
     names = ["<unk>", "<s>", "</s>", *[f"<0x{value:02X}>" for value in range(256)], *words]
     vocab = {name: i for i, name in enumerate(names)}
@@ -120,7 +120,7 @@ def test_joined_bytes_decode_to_what_the_tokenizer_says(make: Any, seed: int) ->
 
 
 def random_ids(make: Any, tokenizer: FastTokenizer, rng: random.Random) -> list[int]:
-    """Any ids, as far as the decoder promises something about them."""
+    """Random ids for which the decoder has defined results."""
     ids = [rng.randrange(tokenizer.vocab_size) for _ in range(rng.randint(1, 12))]
     if make is word_piece:
         return [1, *ids]  # it treats a text's first token apart
@@ -136,7 +136,7 @@ def random_ids(make: Any, tokenizer: FastTokenizer, rng: random.Random) -> list[
 
 @pytest.mark.parametrize("make", [byte_level, llama_style])
 @pytest.mark.parametrize("text", [*TEXT[:4], "\0", " two  spaces ", "👩‍👩‍👧"])
-def test_a_text_survives_the_way_to_ids_and_back(make: Any, text: str) -> None:
+def test_a_text_is_unchanged_after_encoding_and_decoding(make: Any, text: str) -> None:
     tokenizer = FastTokenizer(fast(make()))
     assert joined(tokenizer, tokenizer.encode(text, add_special_tokens=False)).decode() == text
 
@@ -249,7 +249,7 @@ def test_template_options_reach_the_template() -> None:
         "{{ undefined_thing.x }}",
     ],
 )
-def test_a_template_that_fails_or_climbs_is_a_refusal(template: str) -> None:
+def test_a_template_that_fails_or_leaves_the_sandbox_is_refused(template: str) -> None:
     tokenizer = FastTokenizer(fast(byte_level(), chat_template=template))
     with pytest.raises(Rejected):
         tokenizer.encode_chat(ChatPrompt([{"role": "user", "content": "a"}]))

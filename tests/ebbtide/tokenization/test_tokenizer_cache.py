@@ -21,7 +21,7 @@ CHAT = ChatPrompt([{"role": "user", "content": "the <|end|> tide"}])
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of cached tokenizers, still empty. The other process is replaced by a call in this one."""
+    """The empty folder for cached tokenizers. The separate process is replaced by a call in this process."""
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         code = tokenizer_cache._main(*command[4:])

@@ -157,7 +157,7 @@ class SmolLM2:
         return Answer(usage["prompt_tokens"], tokens)
 
     def one_by_one(self, chats: Sequence[Chat]) -> list[Answer]:
-        """Each chat alone."""
+        """The answers to the chats, one chat at a time."""
         return [self.answer(chat) for chat in chats]
 
     def together(self, chats: Sequence[Chat]) -> list[Answer]:

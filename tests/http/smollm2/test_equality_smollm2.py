@@ -1,4 +1,4 @@
-"""The daemon's greedy answers in float32 are those of transformers, token for token, whatever the pages and chunks."""
+"""The daemon's greedy answers in float32 equal those of transformers for all sizes of pages and chunks."""
 
 from __future__ import annotations
 

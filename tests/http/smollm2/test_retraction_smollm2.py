@@ -16,7 +16,7 @@ RESTORE = ("--kv-offload-gb", "1")
 
 @contextmanager
 def serving(start_daemon: Any, dtype: str, *flags: str, num_tokens: int = NUM_TOKENS) -> Iterator[SmolLM2]:
-    """A daemon with SmolLM2; when it is no longer asked, every retraction must be accounted for."""
+    """A daemon with SmolLM2. At the end, every retraction must be accounted for."""
     daemon = start_daemon("--dtype", dtype, "--max-total-tokens", "8192", *flags, model="smollm2")
     with contextlib.closing(SmolLM2(daemon.url, num_tokens)) as served:
         yield served

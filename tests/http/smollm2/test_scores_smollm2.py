@@ -1,4 +1,4 @@
-"""Log-likelihoods of SmolLM2 over HTTP, as evaluation harnesses ask for them, beside those of transformers."""
+"""Log-likelihoods of SmolLM2 over HTTP, requested as by evaluation harnesses, equal those of transformers."""
 
 from __future__ import annotations
 

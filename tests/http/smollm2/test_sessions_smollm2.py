@@ -1,4 +1,4 @@
-"""On SmolLM2 in float32 a chat on a session is the chat that the template writes, however its turns ended."""
+"""With SmolLM2 in float32, a session has the tokens of the rendered chat, for every way in which its turns can end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUESTIONS: list[tuple[str, dict[str, Any], str]] = [  # question, what ends its 
 
 
 @pytest.mark.skipif(not smollm2_path().is_file(), reason="the packaged model is not pulled")
-def test_every_turn_goes_on_with_the_conversation_as_the_template_writes_it(start_daemon: Any) -> None:
+def test_every_turn_continues_the_conversation_as_the_template_renders_it(start_daemon: Any) -> None:
     flags = ("--dtype", "float32", "--max-total-tokens", "4096", "--memory-check", "strict")
     daemon = start_daemon("--enable-streaming-session", *flags, model="smollm2")
     path = smollm2_path()

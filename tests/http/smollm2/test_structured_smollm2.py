@@ -23,7 +23,7 @@ RETRACTING = ("--test-retract-interval", "7")
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one schema."""
+    """The result for one schema."""
 
     seed: int
     text: str
@@ -45,7 +45,7 @@ def ask(url: str, seeds: range, max_tokens: int = MAX_TOKENS) -> list[Answer]:
 
 
 def check(answers: list[Answer]) -> int:
-    """Every answer is valid, or cut and marked so; how many are whole."""
+    """Check that every answer is valid, or truncated and marked so. Returns the number of complete answers."""
     whole = [answer for answer in answers if answer.finish == "stop"]
     for answer in whole:
         check_valid(answer.text, random_schema(answer.seed))

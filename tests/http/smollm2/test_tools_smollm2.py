@@ -1,4 +1,4 @@
-"""SmolLM2, whose chat template knows no tools, made to call functions: the right kind of arguments, streamed alike."""
+"""SmolLM2, whose chat template has no tool support, is forced to call functions: the arguments have the right types."""
 
 from __future__ import annotations
 

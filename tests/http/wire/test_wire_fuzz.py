@@ -1,4 +1,4 @@
-"""With random bytes on connections, valid requests are answered in order, and the front does not leak memory."""
+"""Despite random bytes on connections, valid requests are answered in order, and the front process leaks no memory."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def fuzz(daemon: Daemon, seconds: float, numbers: Iterator[int]) -> tuple[Counte
     return counts, sizes
 
 
-def test_random_bytes_harm_no_request(target: Daemon) -> None:
+def test_random_bytes_do_not_affect_requests(target: Daemon) -> None:
     counts, _ = fuzz(target, QUICK_S, itertools.count())
     assert counts["200"] > 20
     assert sum(count for name, count in counts.items() if name.startswith("after garbage")) > 10

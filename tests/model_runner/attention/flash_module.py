@@ -1,4 +1,4 @@
-"""A replacement of flash-attn's compiled module on the CPU: it computes in float64 and checks the arguments.
+"""Replaces flash-attn's compiled module on the CPU: computes in float64 and checks the arguments.
 
 The order of the parameters is that of the calls in flash-attn's Python code.
 """

@@ -12,7 +12,7 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("backend", BACKENDS["cpu"])
 @pytest.mark.parametrize("name", CASES)
-def test_a_cpu_backend_gives_the_attention_that_is_written_out(name: str, backend: str) -> None:
+def test_a_cpu_backend_equals_the_reference_attention(name: str, backend: str) -> None:
     step = Step(CASES[name], device=CPU)
     _, module = choose_backend(backend, CPU, torch.float32)
     torch.testing.assert_close(step.run(module.build(step.pool)).double(), step.truth(), rtol=1e-4, atol=1e-4)

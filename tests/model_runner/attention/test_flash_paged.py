@@ -26,7 +26,7 @@ SUPPORTED = [name for name, case in CASES.items() if not case.sinks]
 
 @pytest.fixture(scope="module")
 def flash_attn() -> Iterator[None]:
-    """The package flash-attn over a replacement of its compiled module; imported once: it registers operators."""
+    """The package flash-attn with its compiled module replaced. Imported only once, because it registers operators."""
     if not (LAYER / "flash_attn").is_dir():
         pytest.skip(f"{LAYER} does not exist; `make lint` installs it")
     with pytest.MonkeyPatch.context() as patch:
@@ -67,7 +67,7 @@ def test_the_page_size_follows_from_the_backend_unless_it_is_given() -> None:
 
 
 @pytest.mark.parametrize("name", SUPPORTED)
-def test_flash_attention_gives_the_attention_that_is_written_out(name: str, flash_attn: None) -> None:
+def test_flash_attention_equals_the_reference_attention(name: str, flash_attn: None) -> None:
     step = Step(replace(CASES[name], page_size=256), device=CPU, dtype=torch.bfloat16)
     found = step.run(build(step.pool))
     torch.testing.assert_close(found.double(), step.truth(), rtol=2e-2, atol=2e-2)

@@ -188,7 +188,7 @@ def test_metadata_has_the_meaning_of_llama_cpp(
         ({"general.architecture": "falcon"}, "general.architecture is 'falcon'"),
     ],
 )
-def test_metadata_that_is_not_understood_is_refused_in_one_sentence(
+def test_unsupported_metadata_is_refused_in_one_sentence(
     changes: dict[str, Any], sentence: str, llama: PreTrainedModel, tmp_path: Path
 ) -> None:
     path = write_gguf(tmp_path / "tiny.gguf", llama, "llama", changes=changes)
@@ -214,7 +214,7 @@ def test_biases_of_queries_keys_and_values_alone_load(tmp_path: Path) -> None:
     assert continuation(path) == greedy(qwen2, PROMPT, 8)
 
 
-def test_a_tensor_that_is_not_understood_is_refused(llama: PreTrainedModel, tmp_path: Path) -> None:
+def test_an_unsupported_tensor_is_refused(llama: PreTrainedModel, tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "tiny.gguf", llama, "llama", extra_tensors={"blk.0.attn_sinks.weight": torch.ones(4)})
     with pytest.raises(StartupError, match=r"contain the tensor blk\.0\.attn_sinks\.weight, which does not belong"):
         load_runner(path)

@@ -100,7 +100,7 @@ def test_damaged_files_are_named(tmp_path: Path, damage: str) -> None:
         list(open_checkpoint(files_of(tmp_path)).tensors(()))
 
 
-def test_a_file_that_is_no_gguf_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_gguf_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(b"not a model" * 100)
     with pytest.raises(StartupError, match=r"x\.gguf|x cannot be read"):
         open_checkpoint(ModelFiles("x", str(tmp_path), "x.gguf"))

@@ -63,7 +63,7 @@ def test_late_inputs_leave_the_queue() -> None:
     assert rids(queue.pop_batch()) == ["later", "patient"]
 
 
-def test_every_input_is_computed_once_and_none_waits_for_ever() -> None:
+def test_every_input_is_computed_once_and_none_waits_forever() -> None:
     rng = random.Random(3)
     lengths = [rng.randint(1, 80) for _ in range(300)]
     queue = queue_of(*lengths, limit=200)

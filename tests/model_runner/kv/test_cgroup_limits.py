@@ -46,7 +46,7 @@ def test_the_limit_of_a_systemd_unit_counts(tmp_path: Path) -> None:
     assert cgroup_room(machine(tmp_path, f"0::/{UNIT}\n", files)) == 3 * GIB // 2
 
 
-def test_the_smallest_room_on_the_path_counts(tmp_path: Path) -> None:
+def test_the_smallest_free_memory_on_the_path_counts(tmp_path: Path) -> None:
     files = v2("system.slice", 8 * GIB, 7 * GIB) | v2(UNIT, 4 * GIB, GIB) | v2("user.slice", GIB, GIB)
     assert cgroup_room(machine(tmp_path, f"0::/{UNIT}\n", files)) == GIB
 
@@ -56,7 +56,7 @@ def test_memory_high_counts_too(tmp_path: Path) -> None:
     assert cgroup_room(machine(tmp_path, f"0::/{UNIT}\n", files)) == 2 * GIB
 
 
-def test_page_cache_that_can_be_dropped_is_room(tmp_path: Path) -> None:
+def test_reclaimable_page_cache_counts_as_free(tmp_path: Path) -> None:
     files = v2("", 4 * GIB, 4 * GIB, memory_stat=f"anon 5\ninactive_file {3 * GIB}\nactive_file 7")
     assert cgroup_room(machine(tmp_path, "0::/\n", files)) == 3 * GIB
 
@@ -79,5 +79,5 @@ def test_with_both_versions_mounted_the_smaller_counts(tmp_path: Path) -> None:
     assert cgroup_room(tmp_path) == GIB
 
 
-def test_use_above_the_limit_is_no_room(tmp_path: Path) -> None:
+def test_use_above_the_limit_leaves_no_memory(tmp_path: Path) -> None:
     assert cgroup_room(machine(tmp_path, "0::/\n", v2("", GIB, 2 * GIB))) == 0

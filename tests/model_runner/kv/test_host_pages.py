@@ -45,7 +45,7 @@ def decode(runner: ModelRunner, row: int, pages: list[int], first: int, init: Ro
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("backend", ["auto", "torch"])
-def test_a_request_that_comes_back_from_the_host_goes_on_bit_by_bit(
+def test_a_request_restored_from_the_host_continues_bit_for_bit(
     dtype: str, backend: str, tiny: Callable[[str], Path]
 ) -> None:
     here, there, elsewhere = [9, 2, 30, 4, 11, 6], [7, 0, 5, 1, 6, 2], [20, 41, 22, 3, 24, 15]
@@ -112,7 +112,7 @@ def test_without_the_flag_there_is_no_host_tier_and_no_cost(tiny: Callable[[str]
         step(runner, copies=PageCopies(to_host=[0, 0]))
 
 
-def test_the_flag_gives_what_it_says_and_both_costs(tiny: Callable[[str], Path]) -> None:
+def test_the_flag_sets_the_size_of_the_host_tier_and_both_costs_are_measured(tiny: Callable[[str], Path]) -> None:
     info = load_runner(tiny("llama"), kv_offload_gb=0.01).info
     page = info.pool_bytes // info.num_pages
     assert info.num_host_pages == int(0.01 * GIB) // page

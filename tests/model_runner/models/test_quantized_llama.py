@@ -50,7 +50,7 @@ def test_quantized_weights_compute_what_their_dequantized_weights_compute(
     model = model_of(weights, variant)
     found = answers(model, SIZES)
     assert_close(found, wanted, factor=2)
-    if has_tiles(variant):  # rounded as weights that are dequantized at the start
+    if has_tiles(variant):  # rounds like weights that are dequantized at the start
         dequantized = answers(model_of(dict(plain(weights)), variant), SIZES)
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, dequantized, strict=True))
     for row in (1, 3):

@@ -73,7 +73,7 @@ def test_greedy_output_of_a_batch_is_that_of_transformers(
     assert driver.generate(prompts(), GREEDY) == expected(family)
 
 
-def test_layers_tell_what_the_configuration_says(tiny: Callable[[str], Path]) -> None:
+def test_layers_have_the_parameters_of_the_configuration(tiny: Callable[[str], Path]) -> None:
     layers = load_family(tiny("gemma2")).layers
     assert [layer.window for layer in layers] == [24, None, 24]
     assert {(layer.softcap, layer.scale) for layer in layers} == {(5.0, 32**-0.5)}
@@ -148,7 +148,7 @@ def test_every_causal_model_of_transformers_is_tried_or_refused_in_one_sentence(
         ("mllama", "it has cross attention"),
     ],
 )
-def test_a_refusal_says_what_is_in_the_way(model_type: str, reason: str) -> None:
+def test_a_refusal_states_the_reason(model_type: str, reason: str) -> None:
     architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type]
     with pytest.raises(StartupError) as caught:
         check_config(architecture, CONFIG_MAPPING[model_type]())

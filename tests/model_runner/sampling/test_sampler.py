@@ -1,4 +1,4 @@
-"""Sampling against slow references and the distributions it should have."""
+"""Sampling compared with slow references and with the expected distributions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def logits_of(rows: int, vocab_size: int, seed: int = 0) -> Tensor:
 
 @pytest.fixture(params=["compiled", "torch"], autouse=True)
 def drawn_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test runs with compiled code, and as on a machine without a compiler."""
+    """Every test runs with compiled code and without it, as on a machine without a compiler."""
     if request.param == "torch":
         monkeypatch.setattr(top_p_top_k, "load_draw_tokens", lambda: None)
 
@@ -87,7 +87,7 @@ def test_draws_follow_the_softmax(temperature: float) -> None:
 
 
 def kept_by_definition(logits: Tensor, top_k: int, top_p: float, min_p: float) -> set[int]:
-    """top_k, then top_p of what is left, then min_p; ties go to the smaller ids."""
+    """Apply top_k, then top_p to the remaining tokens, then min_p; of equal tokens, those with smaller ids are kept."""
     probs = logits.double().softmax(-1).tolist()
     order = sorted(range(len(probs)), key=lambda token: (-probs[token], token))
     order = order[: top_k or len(order)]
@@ -182,7 +182,7 @@ def test_a_draw_can_be_repeated_at_any_time() -> None:
 
 
 @pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf])
-def test_a_row_of_garbage_leaves_the_other_rows_alone(garbage: float) -> None:
+def test_a_row_with_invalid_logits_does_not_affect_other_rows(garbage: float) -> None:
     logits = logits_of(3, 50)
     inits = [RowInit(params(seed=1), 1), RowInit(params(seed=2, top_p=0.9), 1), RowInit(params(temperature=0.0), 1)]
     clean = sample(logits, *inits)
@@ -285,7 +285,7 @@ def test_logprobs_are_those_of_the_raw_logits() -> None:
     assert sampled.logprobs.top_ids[0].tolist() == truth[0].topk(2).indices.tolist()
 
 
-def test_a_mask_leaves_its_tokens_only_and_touches_no_neighbour() -> None:
+def test_a_mask_allows_only_its_tokens_and_affects_only_its_row() -> None:
     sampler = Sampler(2, 10, (EOS,))
     for row in range(2):
         sampler.start_row(sampler.stage_row(row, RowInit(SamplingParams(max_tokens=9, temperature=0.0), 1)))
@@ -306,7 +306,7 @@ def test_a_mask_of_too_few_ids_is_refused() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_mask_that_leaves_nothing_gives_no_token_and_harms_no_neighbour(temperature: float) -> None:
+def test_a_mask_without_tokens_gives_no_token_and_affects_only_its_row(temperature: float) -> None:
     sampler = Sampler(3, 10, (EOS,))
     params = SamplingParams(max_tokens=9, temperature=temperature, top_k=1, frequency_penalty=1.0, logprobs=2)
     for row in range(3):
@@ -329,7 +329,7 @@ def test_a_mask_that_leaves_nothing_gives_no_token_and_harms_no_neighbour(temper
         {"min_p": 1.0},
     ],
 )
-def test_a_mask_wins_over_bans_and_forced_tokens(temperature: float, more: dict[str, Any]) -> None:
+def test_a_mask_has_priority_over_bans_and_forced_tokens(temperature: float, more: dict[str, Any]) -> None:
     sampler = Sampler(1, 10, (EOS,))
     params = SamplingParams(max_tokens=9, temperature=temperature, **more)
     sampler.start_row(sampler.stage_row(0, RowInit(params, 1)))

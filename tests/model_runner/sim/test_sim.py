@@ -1,4 +1,4 @@
-"""The simulated runner: what it samples depends on every slot that the page table leads to."""
+"""The simulated runner: its samples depend on every slot to which the page table refers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def first_token(sim: SimRunner, pages: list[int], tokens: list[int], sampling: S
     return step(sim, prefill(0, pages, tokens, sampling)).tokens[0][0]
 
 
-def test_the_same_context_gives_the_same_token_wherever_it_lies() -> None:
+def test_the_same_context_gives_the_same_token_on_any_pages() -> None:
     assert first_token(runner(), [0, 1, 2, 3, 4, 5], PROMPT) == first_token(runner(), [9, 3, 30, 7, 8, 1], PROMPT)
 
 
@@ -55,7 +55,7 @@ def test_chunks_give_what_one_prefill_gives() -> None:
     assert chunked == [[first_token(runner(), [0, 1, 2, 3, 4, 5], PROMPT)]]
 
 
-def test_its_own_last_sample_is_what_it_goes_on_with() -> None:
+def test_a_row_continues_with_its_own_last_sample() -> None:
     told, untold = runner(), runner()
     token = first_token(told, list(range(6)), PROMPT)
     first_token(untold, list(range(6)), PROMPT)
@@ -90,7 +90,7 @@ def test_the_second_pool_changes_the_text_where_it_is_read(window: int | None) -
 
 @pytest.mark.parametrize("window", [None, 1, 4, 9, 50])
 def test_prompt_logprobs_read_the_second_pool_as_sampling_does(window: int | None) -> None:
-    """The contexts of the targets are the same for one chunk and for one token after the other."""
+    """The contexts of the targets are the same if the prompt is computed in one chunk or token by token."""
     whole, single = two_pools(window), two_pools(window)
     scored = GREEDY
     first = replace(prefill(0, list(range(6)), PROMPT, scored), more_pages=(PageWrite(1, 0, list(range(11))),))
@@ -105,7 +105,7 @@ def test_prompt_logprobs_read_the_second_pool_as_sampling_does(window: int | Non
 
 
 @pytest.mark.parametrize("page", range(6))
-def test_a_spoiled_page_anywhere_in_the_context_changes_the_text(page: int) -> None:
+def test_an_overwritten_page_anywhere_in_the_context_changes_the_text(page: int) -> None:
     good, bad = runner(), runner()
     answers = []
     for sim in (good, bad):
@@ -131,7 +131,7 @@ def test_pages_in_another_order_change_the_text() -> None:
     assert step(straight, PlanItem(0, 22, [65])).tokens != step(crossed, PlanItem(0, 22, [65], pages, 0)).tokens
 
 
-def test_a_row_keeps_nothing_of_its_last_tenant() -> None:
+def test_a_row_keeps_no_state_of_its_previous_request() -> None:
     sim = runner()
     penalized = SamplingParams(max_tokens=10, temperature=0.0, presence_penalty=2.0)
     step(sim, prefill(0, list(range(6)), PROMPT, penalized, known=PROMPT))
@@ -252,11 +252,11 @@ def copy(sim: SimRunner, to_host: list[int], to_device: list[int], *items: PlanI
 
 
 def resumed(pages: list[int]) -> PlanItem:
-    """The row is admitted again with other pages and computes its last known token."""
+    """Admit the row again with other pages, and compute its last known token."""
     return PlanItem(2, len(PROMPT), [65], pages, 0, True, RowInit(GREEDY, len(PROMPT)))
 
 
-def test_what_went_to_the_host_and_back_is_what_was_computed() -> None:
+def test_restored_host_pages_equal_the_computed_pages() -> None:
     straight, moved = host_runner(), host_runner()
     for sim in (straight, moved):
         first_token(sim, list(range(6)), PROMPT)
@@ -269,7 +269,7 @@ def test_what_went_to_the_host_and_back_is_what_was_computed() -> None:
 
 
 @pytest.mark.parametrize("lost", range(6))
-def test_a_host_page_that_was_spoiled_or_never_written_changes_the_text(lost: int) -> None:
+def test_a_host_page_that_was_overwritten_or_never_written_changes_the_text(lost: int) -> None:
     sim, straight = host_runner(), host_runner()
     for each in (sim, straight):
         first_token(each, list(range(6)), PROMPT)
@@ -283,7 +283,7 @@ def test_a_host_page_that_was_spoiled_or_never_written_changes_the_text(lost: in
     assert copy(sim, [], back, resumed(list(range(20, 26)))).tokens != told, "spoiled"
 
 
-def test_copies_come_before_writes_and_those_to_the_host_before_those_back() -> None:
+def test_copies_precede_writes_and_copies_to_the_host_precede_copies_back() -> None:
     """One plan saves a page, restores it elsewhere, and lets another row overwrite the old page."""
     sim, straight = host_runner(), host_runner()
     for each in (sim, straight):
@@ -325,7 +325,7 @@ def test_of_two_copies_onto_one_page_the_later_one_counts() -> None:
     assert copy(sim, [31, 3, 0, 3], [7, 30, 3, 30], resumed([30, 1, 2, 3, 4, 5])).tokens == told
 
 
-def test_without_a_host_tier_nothing_can_be_copied_and_nothing_is_promised() -> None:
+def test_without_a_host_tier_copies_are_refused_and_the_size_is_zero() -> None:
     sim = host_runner(0)
     assert (sim.info.num_host_pages, sim.info.recompute_token_s, sim.info.restore_token_s) == (0, 0.0, 0.0)
     with pytest.raises(PlanError):
@@ -358,7 +358,7 @@ def mask_of(*allowed: int, size: int = 260) -> bytes:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_mask_leaves_its_tokens_only(temperature: float) -> None:
+def test_a_mask_allows_only_its_tokens(temperature: float) -> None:
     seen = set()
     for index in range(100):
         sim = runner()
@@ -374,11 +374,11 @@ def test_a_mask_of_too_few_ids_is_refused() -> None:
     assert "a mask has 8 bits for 260" in failure.problem
 
 
-def test_a_mask_that_leaves_nothing_gives_no_token() -> None:
+def test_a_mask_without_tokens_gives_no_token() -> None:
     assert step(runner(), replace(prefill(0, list(range(6)), PROMPT), mask=mask_of())).tokens == [[]]
 
 
-def test_a_mask_outranks_a_ban() -> None:
+def test_a_mask_has_priority_over_a_ban() -> None:
     sampling = SamplingParams(max_tokens=10, temperature=0.0, logit_bias={7: -100.0, 200: 100.0})
     item = replace(prefill(0, list(range(6)), PROMPT, sampling), mask=mask_of(7))
     assert step(runner(), item).tokens == [[7]]

@@ -1,4 +1,4 @@
-"""The parts of a Llama model's weights: together they are the weights, and their outputs add up to its outputs."""
+"""The shards of a Llama model: together they have all weights, and the sums of their outputs equal the outputs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CONFIG = LlamaConfig(
 
 @dataclass(frozen=True, slots=True)
 class Recording(Group):
-    """One rank, without the others. gathered: what it would have sent to them."""
+    """One rank without the other ones. gathered: the tensors that it would have sent to them."""
 
     gathered: list[Tensor] = field(default_factory=list)
 
@@ -57,7 +57,7 @@ class Recording(Group):
 
 
 class Failing(Group):
-    """A rank that has lost the others."""
+    """A rank whose connection to the other ranks is lost."""
 
     def all_reduce(self, x: Tensor) -> Tensor:
         raise RuntimeError("connection closed by peer")
@@ -73,7 +73,7 @@ def stored(config: LlamaConfig) -> dict[str, Tensor]:
 
 
 def parts(config: LlamaConfig, tensors: dict[str, Tensor], size: int) -> list[dict[str, Tensor]]:
-    """The parts of each rank. Each has the shape of the rank's parameter."""
+    """Return the parts of each rank, after a check that each part has the shape of the rank's parameter."""
     found = []
     for rank in range(size):
         group = Recording(rank, size)
@@ -140,7 +140,7 @@ def test_the_sum_of_all_ranks_is_the_output_of_the_whole_layer() -> None:
     torch.testing.assert_close(torch.stack(own).sum(0), x @ weight.T + bias)
 
 
-def test_a_failed_operation_between_ranks_is_no_fault_of_an_item() -> None:
+def test_a_failed_operation_between_ranks_is_not_attributed_to_an_item() -> None:
     layer = RowParallelLinear(Linear(torch.randn(7, 4)), Failing(0, 2))
     with pytest.raises(RankError, match="connection closed by peer"):
         layer(torch.randn(5, 4))

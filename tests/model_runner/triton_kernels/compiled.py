@@ -27,7 +27,7 @@ EVERYTHING = {"HAS_SOFTCAP": True, "HAS_WINDOW": True}
 SIZES = {"NUM_KV_HEADS": 2, "GROUP": 4, "PAGE_SIZE": 16}
 SPLITS = {"MAX_SPLITS": MAX_SPLITS, "LEAST_SPLIT": LEAST_SPLIT}
 CAPABILITIES = [80, 90, 100]
-# Quick enough for every run of the tests; the others are for the long runs.
+# These cases are compiled in every test run; the others have the mark soak.
 QUICK = {(torch.bfloat16, 128, 90), (torch.float32, 256, 80)}
 SHAPES = [
     pytest.param(dtype, head_dim, capability, marks=[] if (dtype, head_dim, capability) in QUICK else pytest.mark.soak)

@@ -23,7 +23,7 @@ def poisoned_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_kernels_give_the_attention_that_is_written_out(name: str) -> None:
+def test_the_kernels_equal_the_reference_attention(name: str) -> None:
     step = Step(CASES[name], device=CPU)
     torch.testing.assert_close(step.run(build(step.pool)).double(), step.truth(), rtol=1e-4, atol=1e-4)
 
@@ -40,7 +40,9 @@ def test_the_kernels_read_no_page_before_the_window(name: str) -> None:
 @pytest.mark.parametrize("page_size", [1, 16, 256])
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_every_shape_and_type_gives_the_attention(dtype: torch.dtype, head_dim: int, page_size: int, name: str) -> None:
+def test_every_shape_and_type_equals_the_reference_attention(
+    dtype: torch.dtype, head_dim: int, page_size: int, name: str
+) -> None:
     step = Step(replace(CASES[name], head_dim=head_dim, page_size=page_size), device=CPU, dtype=dtype)
     found, tolerance = step.run(build(step.pool)).double(), TOLERANCE[dtype]
     torch.testing.assert_close(found, step.truth(), rtol=tolerance, atol=tolerance)
@@ -52,7 +54,7 @@ def test_keys_and_values_land_in_their_slots() -> None:
     assert torch.equal(step.stored(), torch.stack([step.k, step.v]))
 
 
-def test_an_item_gets_the_same_result_whoever_runs_beside_it() -> None:
+def test_an_item_gets_the_same_result_in_every_batch() -> None:
     step = Step(CASES["splits"], device=CPU)
     together = step.run(build(step.pool))
     alone = step.alone(0)

@@ -16,7 +16,7 @@ INF = float("inf")
 
 
 def draws(num_rows: int, **changes: Tensor) -> RowDraws:
-    """Parameters of rows that differ in the uniform number only, unless ``changes`` says otherwise."""
+    """Parameters of rows that differ only in the uniform number. changes: parameters to replace."""
     values = {
         "temperatures": torch.ones(num_rows),
         "uniforms": (torch.arange(num_rows, dtype=torch.float64) + 0.37) / num_rows,
@@ -33,7 +33,7 @@ def random_logits(num_rows: int, dtype: torch.dtype = torch.float32, spread: flo
 
 
 def expected(logits: Tensor, inputs: RowDraws) -> list[int]:
-    """The choice in float64: the first id at which the sum of the allowed ids exceeds its target."""
+    """Choose in float64: the first id at which the cumulative probability of the allowed ids exceeds its target."""
     found = []
     for row, values in enumerate(logits[:, : int(inputs.num_ids)].double()):
         temperature = float(inputs.temperatures[row])
@@ -72,7 +72,7 @@ CASES: dict[str, dict[str, Tensor]] = {
 }
 
 
-QUICK = {"top_k and top_p", "everything"}  # the interpreter is slow: the other cases are for the long runs
+QUICK = {"top_k and top_p", "everything"}  # the interpreter is slow: the other cases have the mark soak
 
 
 @pytest.mark.parametrize(

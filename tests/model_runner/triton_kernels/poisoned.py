@@ -1,4 +1,4 @@
-"""New tensors full of nan, so that an element that a kernel does not write shows."""
+"""Fills new tensors with nan, to detect elements that a kernel does not write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the other files of this folder in processes of their own: Triton decides at its import whether it interprets."""
+"""Runs the other files of this folder in separate processes, because Triton selects its interpreter at import."""
 
 from __future__ import annotations
 

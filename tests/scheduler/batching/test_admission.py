@@ -1,4 +1,4 @@
-"""The charges and promises of admission, one rule a test. Pages of 4 tokens, a pool of 16 pages."""
+"""The charges and reservations of admission, one rule per test. Pages of 4 tokens, a pool of 16 pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..make import pool, request, run
 def admission(
     pages: Pool, running: list[Request], lengths: OutputLengths | None = None, *, risk: float = 0.5
 ) -> Admission:
-    """The rule with a risk of one half reserves what is expected, and nothing for the uncertainty."""
+    """With a risk of one half, the rule reserves the expected demand and nothing for its uncertainty."""
     rule = Admission(pages, ReportedRatio(), lengths or OutputLengths(), risk=risk)
     for req in running:
         rule.charge(req)
@@ -35,16 +35,16 @@ def lengths_of(*outputs: int) -> OutputLengths:
     return lengths
 
 
-def test_alone_it_needs_room_for_its_known_tokens_only() -> None:
+def test_a_request_alone_needs_room_for_its_known_tokens_only() -> None:
     pages = pool(16)
     assert verdict(pages, [], request(prompt=64, max_tokens=10_000)) is Verdict.ADMIT
 
 
-def test_who_has_outgrown_the_pool_is_hopeless() -> None:
+def test_a_request_larger_than_the_pool_never_fits() -> None:
     assert verdict(pool(16), [], request(prompt=60, outputs=5)) is Verdict.NEVER_FITS
 
 
-def test_alone_it_waits_while_something_else_holds_the_pool() -> None:
+def test_a_request_waits_while_the_pool_is_in_use_even_if_none_is_running() -> None:
     pages = pool(16)
     run(pages, request("held", prompt=40))
     assert verdict(pages, [], request("b", prompt=40, arrival=1)) is Verdict.WAIT
@@ -58,8 +58,8 @@ def test_a_candidate_needs_room_for_its_known_tokens_and_one_more(prompt: int, e
     assert verdict(pages, [runs], request("b", prompt=prompt, max_tokens=8, arrival=1)) is expected
 
 
-def test_output_is_reserved_by_what_others_made() -> None:
-    """Four requests of 100 tokens each fit into 500 tokens, and more if outputs are short."""
+def test_the_reserved_output_follows_the_lengths_of_earlier_outputs() -> None:
+    """Four requests of 100 tokens each, in a pool of 500 tokens: a fifth one fits only if outputs are short."""
     pages = pool(125)
     running = [run(pages, request(f"r{n}", prompt=40, max_tokens=1000, arrival=n), computed=40) for n in range(4)]
     candidate = request("b", prompt=40, max_tokens=1000, arrival=9)
@@ -105,8 +105,8 @@ def test_a_request_that_left_reserves_nothing() -> None:
     assert rule.evaluate(candidate).verdict is Verdict.ADMIT
 
 
-def test_a_request_that_is_about_to_end_frees_what_others_will_need() -> None:
-    """One of 15 pages is free. A request that will make 8 more tokens needs two."""
+def test_a_request_that_is_about_to_end_frees_memory_for_others() -> None:
+    """One of 15 pages is free, and a request with 8 more output tokens needs two."""
     for rest, room in ((1000, False), (3, True)):
         pages = pool(15)
         grows = run(pages, request("a", prompt=20, max_tokens=1000), computed=20)
@@ -149,7 +149,7 @@ def test_protected_needs_never_add_up_to_more_than_the_pool() -> None:
     assert verdict(pages, [runs], protected("b", prompt=8, max_tokens=26, arrival=1)) is Verdict.SKIP
 
 
-def test_a_request_that_its_retraction_protects_takes_nothing_from_the_promises_to_others() -> None:
+def test_a_request_protected_by_its_retraction_does_not_reduce_the_reservations_of_others() -> None:
     pages = pool(16)
     runs = run(pages, protected("a", prompt=8, max_tokens=25, arrival=0))  # needs 8 of 16 pages
     victim = run(pages, request("v", prompt=8, max_tokens=25, arrival=1))
@@ -174,7 +174,7 @@ def test_a_protected_request_that_only_lacks_room_now_holds_back_all_others() ->
     assert verdict(pages, [runs], protected("b", prompt=20, max_tokens=4, arrival=1)) is Verdict.WAIT
 
 
-def test_what_a_protected_request_still_needs_is_kept_for_it() -> None:
+def test_the_remaining_need_of_a_protected_request_is_reserved() -> None:
     pages = pool(16)
     runs = run(pages, protected("a", prompt=8, max_tokens=41, arrival=0))  # needs 12 pages, holds 2
     assert verdict(pages, [runs], request("b", prompt=15, max_tokens=1, arrival=1)) is Verdict.ADMIT

@@ -1,4 +1,4 @@
-"""Embeddings through the scheduler: one vector per prompt, the same however the prompt is computed and retracted."""
+"""Embeddings in the scheduler: one vector per prompt, which does not depend on chunks and retractions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROMPT = text("the harbour lies quiet while the tide goes out, and later it come
 
 
 def embed(prompt: list[int], shape: Shape | None = None) -> Outcome:
-    """One prompt alone."""
+    """The embedding of one prompt, computed alone."""
     world = World(shape or Shape())
     world.generate("a", prompt, EMBEDDING)
     return world.run()["a"]
@@ -31,7 +31,7 @@ def vector(outcome: Outcome) -> Sequence[float]:
 
 
 def balance(world: World) -> None:
-    """Every received request has ended or was aborted, and every retracted one ran again or ended."""
+    """Check that every received request has ended, and that every retracted one was resumed or has ended."""
     totals = world.scheduler.state.metrics.totals
     ended = sum(totals[key] for key in totals if key.startswith(("num_requests_total", "num_aborted_requests_total")))
     assert totals["num_received_requests_total"] == ended
@@ -137,7 +137,7 @@ def test_many_embeddings_share_a_pool_that_holds_two() -> None:
 
 
 def test_embeddings_do_not_count_as_short_outputs() -> None:
-    """Admission would expect answers without tokens, and reserve nothing for them."""
+    """Otherwise admission would expect empty outputs and reserve no memory for them."""
     lengths = OutputLengths()
     curve = lengths.curve(kind_of(request(sampling=EMBEDDING)))
     for _ in range(20):

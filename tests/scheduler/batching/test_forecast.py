@@ -1,4 +1,4 @@
-"""The forecast of the demand: its sums are those of the requests' present state."""
+"""The forecast of the demand: its sums match the current state of the requests."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ebbtide.scheduler.batching.output_lengths import EDGES, OutputLengths
 from ..make import pool, request, run
 
 
-def test_a_request_that_starts_again_follows_its_prefill_after_its_old_bin_has_passed() -> None:
-    """The entry of its earlier life is due in the step in which its output would have reached the next bin."""
+def test_a_restarted_request_is_forecast_by_its_prefill_after_its_old_bin_ends() -> None:
+    """The step in which its first run would have reached the next bin is still recorded."""
     pages = pool(16)
     first = run(pages, request("a", prompt=32, max_tokens=1000), computed=32)
     other = run(pages, request("b", prompt=8, max_tokens=1, arrival=1), computed=8)

@@ -11,7 +11,7 @@ LONG, SHORT = greedy(40, ignore_eos=True), greedy(22, ignore_eos=True)
 
 
 def world_of(**changes: object) -> World:
-    """Two requests that start together. The pool is full when the shorter one has one token left."""
+    """Two requests that start together. When the pool is full, the shorter one has one token left."""
     world = World(Shape(num_pages=14, page_size=4, num_rows=4, conservativeness=0.001, **changes))  # type: ignore[arg-type]
     world.generate("long", text("l" * 8), LONG)  # needs its eighth page for output 21
     world.generate("short", text("s" * 6), SHORT)
@@ -19,7 +19,7 @@ def world_of(**changes: object) -> World:
 
 
 @pytest.mark.parametrize("overlap", [1, 2])
-def test_a_request_that_ends_soon_is_no_reason_to_retract(overlap: int) -> None:
+def test_no_request_is_retracted_if_another_ends_soon(overlap: int) -> None:
     world = world_of(overlap=overlap)
     outcomes = world.run()
     totals = world.scheduler.state.metrics.totals

@@ -45,7 +45,7 @@ def test_idleness_resets_it() -> None:
     assert ratio.value == ratio.initial
 
 
-def test_the_rule_reports_the_ratio_and_a_retraction_raises_it_until_then() -> None:
+def test_a_retraction_raises_the_reported_ratio_until_the_next_report() -> None:
     ratio = ReportedRatio()
     ratio.report(50.0, 200.0)
     ratio.decay()

@@ -15,17 +15,17 @@ ANY = (-1, -1)
 
 
 def reaching(lengths: OutputLengths, length: int, kind: tuple[int, int] = ANY) -> float:
-    """Share of the requests whose outputs are longer."""
+    """The estimated share of requests whose outputs are longer than ``length``."""
     return survival(lengths.curve(kind), [length])[0]
 
 
-def test_the_prior_is_that_half_of_all_outputs_exceed_160_tokens() -> None:
+def test_by_default_half_of_all_outputs_exceed_160_tokens() -> None:
     assert reaching(OutputLengths(), 160) == pytest.approx(0.5, abs=0.02)
     assert 0.8 < reaching(OutputLengths(), 45) < 0.95
     assert 0 < reaching(OutputLengths(), 8000) < 0.02
 
 
-def test_the_estimate_follows_what_ended() -> None:
+def test_the_estimate_follows_the_completed_outputs() -> None:
     rng = random.Random(0)
     sample = [round(rng.lognormvariate(5.0, 0.8)) for _ in range(600)]
     lengths = OutputLengths()
@@ -43,7 +43,7 @@ def test_a_curve_never_rises() -> None:
         assert all(before >= after >= 0 for before, after in pairwise(lengths.curve(ANY)))
 
 
-def test_old_ends_are_forgotten() -> None:
+def test_old_completions_lose_their_weight() -> None:
     lengths = OutputLengths()
     for _ in range(300):
         lengths.add(2000)
@@ -52,7 +52,7 @@ def test_old_ends_are_forgotten() -> None:
     assert reaching(lengths, 1000) < 0.01
 
 
-def test_weights_stay_in_range_for_ever() -> None:
+def test_weights_stay_in_range_for_any_number_of_completions() -> None:
     lengths = OutputLengths()
     for _ in range(60 * HALF_LIFE):
         lengths.add(100)
@@ -61,8 +61,8 @@ def test_weights_stay_in_range_for_ever() -> None:
     assert reaching(lengths, 200) < 0.05
 
 
-def test_running_requests_count_as_outputs_that_came_so_far() -> None:
-    """Short outputs end first. Without the others, a new server would expect short outputs only."""
+def test_running_requests_count_with_their_outputs_so_far() -> None:
+    """Short outputs end first. If running requests did not count, a new server would expect only short outputs."""
     lengths, other = OutputLengths(), OutputLengths()
     for _ in range(8):
         lengths.add(20)
@@ -90,7 +90,7 @@ def test_an_output_that_was_cut_off_could_have_been_longer() -> None:
     assert reaching(left, 64, kind) > 0.5
 
 
-def test_kinds_of_requests_are_told_apart_and_a_new_kind_begins_with_what_is_known_of_all() -> None:
+def test_kinds_of_requests_are_distinguished_and_a_new_kind_starts_with_the_estimate_for_all() -> None:
     lengths = OutputLengths()
     few, many = request(max_tokens=64, outputs=30), request(max_tokens=4096, outputs=2000)
     for _ in range(100):

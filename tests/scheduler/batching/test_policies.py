@@ -19,7 +19,7 @@ def test_longest_prefix_goes_first_and_equal_ones_by_arrival() -> None:
     assert [req.rid for req in order] == ["c", "b", "d", "a"]
 
 
-def test_nobody_is_passed_for_ever_under_longest_prefix_match() -> None:
+def test_longest_prefix_match_starves_no_request() -> None:
     cold = request("cold", arrival=0)
     taken = 0
     for arrival in range(1, 100):
@@ -31,7 +31,7 @@ def test_nobody_is_passed_for_ever_under_longest_prefix_match() -> None:
     assert taken == LPM_MAX_PASSED
 
 
-def test_who_was_retracted_goes_first_under_longest_prefix_match() -> None:
+def test_longest_prefix_match_admits_retracted_requests_first() -> None:
     back = request("back", arrival=5)
     back.is_retracted = True
     order = longest_prefix_match(iter([request("hot", arrival=1), back]), _hot)

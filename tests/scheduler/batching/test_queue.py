@@ -18,7 +18,7 @@ def test_new_requests_wait_in_order_of_arrival() -> None:
     assert (rids(queue), len(queue)) == ("abc", 3)
 
 
-def test_those_that_come_back_stand_before_the_new_ones_by_arrival() -> None:
+def test_requeued_requests_wait_before_new_ones_in_order_of_arrival() -> None:
     queue = WaitingQueue()
     queue.put(request("z", arrival=9), front=False)
     for rid, arrival in [("c", 3), ("a", 1), ("b", 2)]:
@@ -26,7 +26,7 @@ def test_those_that_come_back_stand_before_the_new_ones_by_arrival() -> None:
     assert rids(queue) == "abcz"
 
 
-def test_higher_priority_stands_before_lower_even_when_that_comes_back() -> None:
+def test_a_higher_priority_waits_before_a_requeued_lower_priority() -> None:
     queue = WaitingQueue(by_priority=True)
     queue.put(request("low", priority=-5), front=True)
     queue.put(request("high", priority=7), front=False)
@@ -34,7 +34,7 @@ def test_higher_priority_stands_before_lower_even_when_that_comes_back() -> None
     assert rids(queue) == "highmidlow"
 
 
-def test_a_request_is_removed_from_where_it_stands() -> None:
+def test_a_request_is_removed_from_any_place_in_the_queue() -> None:
     queue = WaitingQueue()
     back, new = request("b"), request("n")
     queue.put(back, front=True)
@@ -59,7 +59,7 @@ def test_taking_from_the_head_of_a_long_queue_does_not_walk_it() -> None:
         queue.remove(req)
 
 
-def test_priorities_mean_nothing_unless_asked_for() -> None:
+def test_priorities_are_ignored_by_default() -> None:
     queue = WaitingQueue()
     queue.put(request("a"), front=False)
     queue.put(request("b", priority=7), front=False)

@@ -1,4 +1,4 @@
-"""Answers within a grammar, through the scheduler on the simulated model: what pressure does to them is nothing."""
+"""Answers within a grammar, with the scheduler and the simulated model: memory pressure does not change them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def is_object(answer: str) -> bool:
 
 
 def play(shape: Shape, compiler: Compiler | None = None, count: int = 6, **kwargs: object) -> World:
-    """``count`` requests with three kinds of grammar beside as many without, three choices now and then."""
+    """Run ``count`` requests with three kinds of grammar and as many without one; some have three choices."""
     world = World(shape, compiler=compiler)
     for index in range(count):
         rids = tuple(f"g{index}.{choice}" for choice in range(3 if index % 3 == 0 else 1))
@@ -78,7 +78,7 @@ def replace_of(sampling: SamplingParams, **fields: object) -> SamplingParams:
 
 @cache
 def ample_answers(count: int) -> dict[str, tuple[list[int], list[TokenLogprob], str | None]]:
-    """What everybody says when nothing ever waits."""
+    """The answers if no request ever waits."""
     return answers(play(AMPLE, count=count))
 
 
@@ -86,7 +86,7 @@ def answers(world: World) -> dict[str, tuple[list[int], list[TokenLogprob], str 
     return {rid: (outcome.tokens, outcome.logprobs, outcome.finish) for rid, outcome in world.outcomes.items()}
 
 
-def test_every_answer_keeps_to_its_grammar_and_its_neighbours_know_nothing_of_it() -> None:
+def test_every_answer_matches_its_grammar_and_other_requests_are_unaffected() -> None:
     world = play(AMPLE)
     for rid, outcome in world.outcomes.items():
         assert outcome.ends == 1
@@ -131,7 +131,7 @@ def test_a_small_pool_and_a_late_grammar_change_nothing(
 
 
 def mask_before_the_last_token(patch: pytest.MonkeyPatch) -> None:
-    """A row has an item in the second plan although its last token has not come."""
+    """Plan an item of a row before the result of its previous token has arrived."""
     late = property(lambda req: req.samples_in_flight > 0 and req.final_token_in_flight)
     patch.setattr(Request, "awaits_result", late)
 
@@ -154,7 +154,7 @@ def test_a_seeded_bug_is_caught(bug: Callable[[pytest.MonkeyPatch], None], monke
     assert answers(play(shape)) != expected
 
 
-def test_a_place_that_is_lost_is_found_again_from_the_outputs() -> None:
+def test_a_lost_position_is_restored_from_the_outputs() -> None:
     world = World(Shape(overlap=2))
     world.generate("a", text("x"), greedy(40), grammar=WORDS)
     world.generate("b", text("x"), greedy(40), grammar=OBJECT)
@@ -205,7 +205,7 @@ def test_random_loads_give_the_tokens_of_an_ample_pool_at_length(first: int) -> 
         check_mixed(seed)
 
 
-def test_it_ends_with_stop_when_nothing_more_may_follow() -> None:
+def test_an_answer_ends_with_stop_when_the_grammar_allows_no_further_token() -> None:
     world = World()
     world.generate("a", text("x"), greedy(100), grammar=grammar('start: "yes" | "no"'))
     outcome = world.run()["a"]
@@ -213,7 +213,7 @@ def test_it_ends_with_stop_when_nothing_more_may_follow() -> None:
     assert SIM_EOS not in outcome.tokens
 
 
-def test_its_last_token_is_part_of_the_answer_and_no_stop_token() -> None:
+def test_the_last_token_of_a_grammar_is_part_of_the_answer_and_not_a_stop_token() -> None:
     world = World()
     world.generate("a", text("x"), greedy(100), grammar=grammar('start: "z"'))
     world.run()
@@ -300,7 +300,7 @@ def test_others_do_not_wait_for_a_grammar_and_its_request_keeps_its_place() -> N
     assert ends.index("slow") < ends.index("r3")
 
 
-def test_the_gauge_and_the_dump_say_who_waits_for_a_grammar() -> None:
+def test_the_gauge_and_the_dump_show_requests_that_wait_for_a_grammar() -> None:
     world = World(compiler=Compiler(delay=3))
     world.generate("slow", text("x"), greedy(3), grammar=DIGITS)
     world.step()
@@ -343,7 +343,7 @@ def test_all_choices_end_with_a_grammar_that_cannot_be_compiled() -> None:
     assert [len(world.outcomes[rid].aborts) for rid in ("a", "b")] == [1, 1]
 
 
-def test_a_server_without_a_compiler_answers_nothing_unconstrained() -> None:
+def test_a_server_without_a_compiler_aborts_requests_with_a_grammar() -> None:
     world = World(compiler=NoCompiler())
     world.generate("a", text("x"), greedy(5), grammar=grammar('start: "yes"'))
     world.run()
@@ -352,7 +352,7 @@ def test_a_server_without_a_compiler_answers_nothing_unconstrained() -> None:
 
 
 class Failing:
-    """A matcher that gives up before its token number ``at``, or a mask that allows nothing there."""
+    """A matcher that raises before token number ``at``, or whose mask allows no token there."""
 
     def __init__(self, at: int, *, silently: bool) -> None:
         self.mask, self.complete = bytes([255] * 33), False
@@ -392,7 +392,7 @@ def test_a_matcher_that_fails_ends_its_request_only(silently: bool, overlap: int
     assert (len(world.outcomes["good"].tokens), world.outcomes["good"].finish) == (50, "length")
 
 
-def test_a_token_that_was_taken_back_is_taken_back_in_the_grammar() -> None:
+def test_a_removed_token_is_removed_from_the_grammar_state() -> None:
     grammars = Grammars(Compiler(), SchedulerMetrics())
     req = request("a", prompt=2, grammar=grammar('start: "abc" | "axy"'))
     grammars.add(req)

@@ -1,4 +1,4 @@
-"""What an operator sees of requests, sessions and pages, and when retracted requests came back."""
+"""The operator's view of requests, sessions and pages, and the times at which retracted requests were resumed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_map_adds_up_to_the_accounting_of_each_pool_after_every_step(seed: i
     assert kinds >= {"available", "evictable", "protected", "uncached", "session_held"}
 
 
-def test_the_map_names_requests_and_sessions_and_nobody_else() -> None:
+def test_the_map_names_only_requests_and_sessions() -> None:
     world = World(Shape(sessions=True))
     world.send(OpenSessionReq("open", "chat", streaming=True))
     world.generate("turn", text("a first turn"), greedy(9, ignore_eos=True), session=SessionTurn("chat"))
@@ -82,7 +82,7 @@ def test_the_map_names_requests_and_sessions_and_nobody_else() -> None:
     assert {holder for kind, holder in holders if kind not in ("session_held", "uncached")} == {""}
 
 
-def test_pages_out_of_service_are_shown_as_quarantined() -> None:
+def test_quarantined_pages_are_shown_as_such() -> None:
     world = World(Shape(memory_check="quarantine"))
     nobody = SessionSlot("nobody#1")  # an owner that no list names
     world.allocator.ledger.assign([3], nobody)

@@ -1,4 +1,4 @@
-"""Seeded accounting bugs in quarantine mode: serving continues, and bugs found in time change no answer."""
+"""Seeded accounting bugs in quarantine mode: serving continues, and bugs that are detected in time change no answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CAUGHT_BEFORE_THE_FORWARD = [bug for bug in bugs.ACCOUNTING if bug not in CAUGHT
 
 
 def play_with(bug: Callable[[Patch], None], load: list[Arrival], shape: Shape) -> World:
-    """Play a load with a bug that is removed once it was found, like a rare bug."""
+    """Run a load with a bug that is removed when it is detected, to simulate a rare bug."""
     with pytest.MonkeyPatch.context() as patch:
         check = World.dispatch
 

@@ -233,7 +233,7 @@ def test_admission_that_always_waits_is_detected() -> None:
     assert "a: needs 1 of 16 usable pages but is not admitted" in bench.dumps[0]
 
 
-def test_sibling_choices_that_wait_for_ever_are_detected() -> None:
+def test_sibling_choices_that_wait_forever_are_detected() -> None:
     bench = Bench()
     bench.world.send(GenerateReq(rids=("a", "b"), prompt=text("tide"), sampling=greedy(4, ignore_eos=True)))
     bench.world.receive()

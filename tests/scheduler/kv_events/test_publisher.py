@@ -50,7 +50,7 @@ def events(context: zmq.Context[Any]) -> Iterator[KvEventPublisher]:
 
 
 class Far:
-    """The subscribers' ends of the sockets."""
+    """The sockets of the subscribers."""
 
     def __init__(self, context: zmq.Context[Any]) -> None:
         self._context = context

@@ -1,4 +1,4 @@
-"""Ownership errors and their description, and a pool of a new kind beside the others."""
+"""Ownership errors and their description, and a pool of a new kind in addition to the others."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_pages_with_no_owner_two_owners_or_another_owner_have_errors() -> None:
     ]
 
 
-def test_a_page_out_of_service_must_have_no_owner() -> None:
+def test_a_quarantined_page_must_have_no_owner() -> None:
     allocator, req = PageAllocator(8, 4), request("a")
     page = allocator.take(1, req)[0]
     assert compare_with_ledger(allocator, [], {page}) == []

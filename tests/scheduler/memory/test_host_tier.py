@@ -186,7 +186,7 @@ def test_the_accounting_of_the_tier_is_checked() -> None:
         world.checker.on_idle()
 
 
-def test_the_price_of_a_retraction_is_that_of_the_cheaper_way_back() -> None:
+def test_the_cost_of_a_retraction_is_that_of_the_cheaper_of_copy_and_recompute() -> None:
     host, _ = tier()
     assert host.price(20) == 2
     assert host.price(33) == 33  # nine pages, and the host has eight

@@ -1,4 +1,4 @@
-"""The radix tree against a slow model, and shapes that break recursive or quadratic implementations."""
+"""The radix tree compared with a slow model, and shapes that break recursive or quadratic implementations."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Bench:
         return len(self.cache.match_prefix(req).pages) * self.allocator.page_size
 
     def check(self) -> None:
-        """All books, the structure and the locks."""
+        """Check the accounting, the structure and the locks."""
         accounting = self.pool.accounting()
         assert accounting.accounted == accounting.total
         assert accounting.uncached == self.pool.recount(self.running)
@@ -198,7 +198,7 @@ def test_repeated_use_of_one_leaf_does_not_grow_the_eviction_heap() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_tree_agrees_with_a_slow_model(seed: int) -> None:
-    """Without eviction, the longest match is the longest common prefix with anything published, in whole pages."""
+    """Without eviction, the longest match is the longest common prefix with any published request, in whole pages."""
     rng = random.Random(seed)
     page_size = rng.choice([1, 2, 4])
     bench = Bench(4000 // page_size, page_size)

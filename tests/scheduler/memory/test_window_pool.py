@@ -1,4 +1,4 @@
-"""The pool of a sliding window with its prefix cache: a small pool gives the tokens of an ample one, and frees all."""
+"""The pool of a sliding window with its prefix cache: a small pool gives the outputs of an ample one."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def window_pool(world: World) -> WindowPool:
 
 
 def least_pages(window: int, page_size: int) -> int:
-    """The pages with which a request of any length runs: its window and the page that it writes to."""
+    """The minimum number of pages for a request of any length: its window and the page that it writes to."""
     return pages_for(window - 1, page_size) + 1
 
 
 def random_shape(seed: int, expected: World, window: int) -> Shape:
-    """Pools of about the size of the largest request, in one of both or in both."""
+    """Pools of which one or both are about as large as the largest request."""
     rng = random.Random(seed * 7919 + window)
     size = expected.shape.page_size
     alone = demand(expected)
@@ -61,7 +61,7 @@ def random_shape(seed: int, expected: World, window: int) -> Shape:
 
 
 def compare(load: list[Arrival], seed: int, window: int) -> int:
-    """Play a load in an ample and in a small world; returns the number of retractions in the small one."""
+    """Run a load in an ample and in a small world. Returns the number of retractions in the small one."""
     size = (1, 4, 16, 4)[seed // 3 % 4]
     expected = play(load, replace(ample(size), second=swa(20_000 // size, window, size)))
     shape = random_shape(seed, expected, window)
@@ -74,12 +74,12 @@ def compare(load: list[Arrival], seed: int, window: int) -> int:
 
 
 def end_of(world: World, rid: str) -> int:
-    """Runs the world until all requests have ended. Returns the number of cached tokens of ``rid``."""
+    """Run the world until all requests have ended. Returns the number of cached tokens of ``rid``."""
     return world.run()[rid].cached_tokens
 
 
 def test_pages_behind_the_window_leave_when_a_step_is_settled() -> None:
-    """A window of 20 tokens reads 5 pages of 4 before the one that a token is written to."""
+    """With a window of 20 tokens, a token reads up to 5 pages of 4 tokens before the page that it is written to."""
     world = World(Shape(chunk=8, second=swa(7, 20)))
     world.generate("a", text("x" * 100), greedy(40, ignore_eos=True))
     held: list[int] = []
@@ -142,7 +142,7 @@ def test_a_follow_up_matches_up_to_the_last_full_page() -> None:
 
 
 def cached_prompt(world: World) -> list[int]:
-    """Caches 100 tokens of a prompt, chunk by chunk."""
+    """Cache 100 tokens of a prompt, chunk by chunk."""
     prompt = text("a prompt that is much longer than its window of tokens, and is read in several chunks " * 2)[:101]
     world.generate("first", prompt, greedy(1))
     world.run()

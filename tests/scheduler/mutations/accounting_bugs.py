@@ -340,7 +340,7 @@ def host_copy_freed_without_counter_update(patch: Patch) -> None:
 
 
 def host_copy_freed_and_kept(patch: Patch) -> None:
-    """Host pages of a restored copy are freed at once, and again after the plan that reads them."""
+    """A host page of a restored copy is freed at once, and again after the plan that reads it."""
     original = HostPool.restore
 
     def restore(self: HostPool, req: Request, first: int, device_pages: Sequence[int]) -> None:

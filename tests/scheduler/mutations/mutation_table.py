@@ -50,7 +50,7 @@ def faults_table() -> str:
 
 
 def with_tables(page: str) -> str:
-    """The page with its tables as they must be."""
+    """The page with up-to-date tables."""
     for name, text in {"faults": faults_table(), **{name: table(bugs) for name, bugs in TABLES.items()}}.items():
         start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
         page = page[: page.index(start) + len(start)] + text + page[page.index(end) :]

@@ -47,7 +47,7 @@ SEEDS = (1, 2, 4, 5, 7, 10, 11, 13)
 
 @cache
 def expectations() -> list[tuple[list[Arrival], World, Shape]]:
-    """Loads with their outcome in an ample pool, and the tight pool to try them in."""
+    """Loads, their outcomes in an ample pool, and the shape of a small pool."""
     cases = []
     for number, seed in enumerate(SEEDS):
         load = random_load(seed, aborts=number % 2 == 1)
@@ -70,7 +70,7 @@ def expectations() -> list[tuple[list[Arrival], World, Shape]]:
 
 
 def play_all() -> None:
-    """Every load in its tight pool, and the same with the sizes that make chunks and pages meet."""
+    """Run every load in its small pool, also with sizes at which the ends of chunks and pages coincide."""
     for load, expected, shape in expectations():
         retracting = with_fields(shape, chunk=max(shape.page_size, 4), num_rows=3, retract_interval=6, host_pages=64)
         for variant in (shape, retracting):
@@ -78,7 +78,7 @@ def play_all() -> None:
 
 
 def stale_page_table(patch: Patch) -> None:
-    """After a switch to cached pages the runner is not told."""
+    """A switch to cached pages is not sent to the runner."""
     original = RadixCache._use_cached_pages
 
     def switch(self: RadixCache, node: Node, req: Request) -> None:
@@ -90,7 +90,7 @@ def stale_page_table(patch: Patch) -> None:
 
 
 def publish_on_abort(patch: Patch) -> None:
-    """An aborted request publishes what was planned, not what was computed."""
+    """An aborted request publishes its planned tokens instead of its computed tokens."""
     original = Memory.release_req
 
     def release(self: Memory, req: Request, why: ReleaseReason) -> bool:
@@ -103,7 +103,7 @@ def publish_on_abort(patch: Patch) -> None:
 
 
 def stale_row_state(patch: Patch) -> None:
-    """A request that comes back finds the sampling state of its new row's last tenant."""
+    """A resumed request uses the sampling state of the previous request in its new row."""
     original = Request.reset_for_retract
 
     def reset(self: Request, *, max_retractions: int) -> None:
@@ -137,7 +137,7 @@ def retract_drops_a_token(patch: Patch) -> None:
 
 
 def resume_without_outputs(patch: Patch) -> None:
-    """Penalties restart: the row is rebuilt from the prompt only."""
+    """After a retraction, the row's penalties are computed from the prompt only."""
     original = PlanItems._item
 
     def item(self: PlanItems, req: Request, *args: object, **kwargs: object) -> PlanItem:
@@ -163,7 +163,7 @@ def match_everything(patch: Patch) -> None:
 
 
 def match_by_first_tokens(patch: Patch) -> None:
-    """Pages count as equal when their node's first page is."""
+    """Pages count as equal if the first page of their node is equal."""
 
     def num_equal_pages(self: Node, tokens: list[int], start: int) -> int:
         size = len(self.tokens) // len(self.pages)
@@ -195,7 +195,7 @@ def token_delivered_twice(patch: Patch) -> None:
 
 
 def late_result_lost(patch: Patch) -> None:
-    """The last token of a request is not booked when it comes with its neighbour's end."""
+    """The sixth output token of a request is added without any other processing."""
     original = ItemResults._sampled
 
     def sampled(self: ItemResults, req: Request, tokens: list[int], logprobs: object) -> None:

@@ -31,7 +31,7 @@ WINDOW = 30  # tokens
 
 @cache
 def expectations() -> list[tuple[list[Arrival], World, Shape]]:
-    """Loads with their outcome in an ample second pool, and a shape whose second pool retracts."""
+    """Loads, their outcomes in an ample second pool, and a shape whose second pool causes retractions."""
     cases = []
     for seed, window in ((1, None), (2, WINDOW)):
         load = random_load(seed, count=16, aborts=True)

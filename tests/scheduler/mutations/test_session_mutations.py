@@ -1,4 +1,4 @@
-"""Seeded session bugs, each known from another server or one typo away. The random plays find all of them."""
+"""Seeded session bugs, known from other servers or caused by a small mistake. The random plays find all of them."""
 
 from __future__ import annotations
 

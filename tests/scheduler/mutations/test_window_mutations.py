@@ -26,7 +26,7 @@ WINDOW = 18  # tokens: 5 pages of 4 before the page that a token is written to
 
 @cache
 def expectations() -> list[tuple[list[Arrival], World, Shape]]:
-    """Loads with their outcome in an ample pool, and a shape whose window pool evicts and retracts."""
+    """Loads, their outcomes in an ample pool, and a shape whose window pool causes evictions and retractions."""
     cases = []
     loads = [random_load(1, count=16, aborts=True), random_load(2, count=16), resent_conversations()]
     for number, load in enumerate([*loads, trimmed_prefixes()]):
@@ -60,7 +60,7 @@ def pages_behind_the_window_are_kept(patch: Patch) -> None:
 
 
 def window_page_leaks_behind_the_window(patch: Patch) -> None:
-    """The first private page behind the window leaves the request's list without becoming free."""
+    """The first private page behind the window is removed from the request's list but not freed."""
     original = WindowPool.settled
 
     def settled(self: WindowPool, req: CachedRequest) -> None:
@@ -92,7 +92,7 @@ def private_window_pages_are_not_freed_at_the_end(patch: Patch) -> None:
 
 
 def match_ends_where_the_window_is_not_cached(patch: Patch) -> None:
-    """A match may end one page before the whole window is cached; the missing page is another one."""
+    """A match may end one page before the whole window is cached."""
     original = WindowSpans.usable_match
 
     def usable(self: WindowSpans, path: MatchPath) -> int:
@@ -116,7 +116,7 @@ def attached_request_does_not_lock_its_window(patch: Patch) -> None:
 
 
 def locked_window_pages_are_evicted(patch: Patch) -> None:
-    """Eviction takes pages that running requests read, if there are no others."""
+    """If no other pages are left, pages that running requests read are evicted."""
     original = WindowSpans.evict
 
     def evict(self: WindowSpans, num_pages: int, **limits: float) -> int:
@@ -178,7 +178,7 @@ def eviction_of_windows_is_not_counted(patch: Patch) -> None:
 
 
 def evicted_leaf_keeps_its_window(patch: Patch) -> None:
-    """A leaf leaves the tree, but its pages of the window stay allocated."""
+    """A leaf is removed from the tree, but its window pages stay allocated."""
 
     def trimmed(self: WindowSpans, leaf: Node, num_pages: int) -> None:
         span = self._spans.pop(leaf, None)

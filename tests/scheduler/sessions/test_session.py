@@ -1,4 +1,4 @@
-"""Streaming sessions in the scheduler: every turn gives the output of the whole conversation under all conditions."""
+"""Streaming sessions in the scheduler: every turn gives the output of the whole conversation."""
 
 from __future__ import annotations
 
@@ -403,7 +403,7 @@ def test_recovery_while_the_last_turn_of_a_closed_session_runs_loses_no_page() -
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_stop_token_that_is_not_committed_leaves_no_kv(seed: int) -> None:
-    """Several tokens of one step: the K/V of the stop token can be computed, and can fill the last page."""
+    """If a step has several tokens, the K/V of the stop token may be computed, and may fill the last page."""
     world = SessionWorld(Shape(sessions=True, max_samples=3, page_size=1))
     world.open("s")
     prompt = f"{seed} some words"

@@ -1,4 +1,4 @@
-"""Streaming sessions over two pools: a slot keeps the pages of its window, and no loss of pages changes an output."""
+"""Streaming sessions with two pools: a slot keeps the pages of its window, and evictions change no output."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_every_turn_equals_the_whole_conversation_and_computes_only_its_new_toke
         assert pool.available_pages == pool.capacity
 
 
-def test_a_session_tells_what_it_holds_in_each_pool() -> None:
+def test_a_session_reports_its_tokens_in_each_pool() -> None:
     world, _ = after_a_turn()
     held = {pool.name: pool.accounting().session_held * 4 for pool in world.scheduler.state.kv_pools}
     info = world.info("s")
@@ -92,7 +92,7 @@ def test_a_session_keeps_only_the_pages_of_its_window() -> None:
 
 
 def test_an_aborted_turn_leaves_the_window_of_the_session_unchanged() -> None:
-    """The turn computes more tokens than the window has before it is aborted."""
+    """Before the turn is aborted, it computes more tokens than the window has."""
     world, conversation = after_a_turn()
     held = world.info("s").held_in_pools
     world.turn("s", "b", " what?", greedy(60, ignore_eos=True))
@@ -128,7 +128,7 @@ def test_an_evicted_page_of_the_first_pool_frees_the_window_as_well() -> None:
 @pytest.mark.parametrize("cache", [True, False], ids=["radix", "no prefix cache"])
 @pytest.mark.parametrize("overlap", [1, 2])
 def test_a_turn_runs_alone_in_a_pool_of_its_window_and_one_page(cache: bool, overlap: int) -> None:
-    """The window of the last commit is evicted page by page, as the window of the running turn moves on."""
+    """The committed window is evicted page by page while the window of the running turn moves on."""
     world, conversation = after_a_turn(swa_pages=6, cache=cache, overlap=overlap)
     for index in range(3):
         outcome = world.say("s", f"t{index}", " next, please", greedy(30, ignore_eos=True))
@@ -237,7 +237,7 @@ def test_a_slot_with_an_error_in_its_window_is_recomputed(
 
 
 @noticed_by(Witness.TREE)
-def test_pages_of_a_slot_that_no_slot_owns_are_noticed() -> None:
+def test_pages_missing_from_a_slot_are_detected() -> None:
     world, _ = after_a_turn()
     slot = slot_of(world)
     cache = world.pool.tree_cache

@@ -21,7 +21,7 @@ async def test_anthropics_clients_get_the_models_in_their_form(world: World) -> 
 
 
 @pytest.mark.anyio
-async def test_no_model_comes_after_the_only_one(world: World) -> None:
+async def test_the_list_has_no_model_after_the_only_one(world: World) -> None:
     listed = (await world.client.get("/v1/models?after_id=org/sim", headers=ANTHROPIC)).json()
     assert listed == {"data": [], "has_more": False, "first_id": None, "last_id": None}
 

@@ -153,7 +153,7 @@ async def test_a_bad_value_never_reaches_the_scheduler(
 
 
 @pytest.mark.parametrize("body", [b"[]", b"{", b'{"session_id":"a","session_id":"b"}'])
-async def test_a_body_that_is_no_object_is_refused(world: World, asked: Asked, body: bytes) -> None:
+async def test_a_body_that_is_not_an_object_is_refused(world: World, asked: Asked, body: bytes) -> None:
     reply = await world.client.post("/v1/sessions", content=body, headers={"content-type": "application/json"})
     assert reply.status_code == 400
 

@@ -131,7 +131,7 @@ async def test_an_unknown_role_is_refused(world: World, role: Any) -> None:
 
 
 @pytest.mark.parametrize("literal", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
-async def test_numbers_that_are_none_are_refused(world: World, literal: str) -> None:
+async def test_values_that_are_not_finite_numbers_are_refused(world: World, literal: str) -> None:
     for name in [*NUMBERS, "unknown_field"]:
         check_refused(await world.client.post(CHAT, content=f'{{{HI},"{name}":{literal}}}', headers=JSON))
 

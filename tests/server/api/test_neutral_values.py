@@ -69,7 +69,7 @@ def all_set_to(kind: type, value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", ROUTES)
-async def test_unsupported_fields_that_ask_for_nothing_are_accepted(world: World, path: str) -> None:
+async def test_unsupported_fields_with_a_neutral_value_are_accepted(world: World, path: str) -> None:
     spec, body = ROUTES[path]
     plain = await asked(world, path, body)
     names = {*spec.unsupported, *CHECKED_APART}
@@ -82,7 +82,7 @@ async def test_unsupported_fields_that_ask_for_nothing_are_accepted(world: World
 
 
 @pytest.mark.parametrize("path", ROUTES)
-async def test_unsupported_fields_that_ask_for_something_are_refused_by_name(world: World, path: str) -> None:
+async def test_unsupported_fields_with_another_value_are_refused_by_name(world: World, path: str) -> None:
     spec, body = ROUTES[path]
     for name in {*spec.unsupported, *CHECKED_APART}:
         for value in ("something", ["something"], {"some": "thing"}, True, 7):
@@ -92,7 +92,7 @@ async def test_unsupported_fields_that_ask_for_something_are_refused_by_name(wor
 
 
 @pytest.mark.parametrize("path", ROUTES)
-async def test_supported_fields_that_ask_for_nothing_are_as_if_absent(world: World, path: str) -> None:
+async def test_supported_fields_with_a_neutral_value_are_ignored(world: World, path: str) -> None:
     spec, body = ROUTES[path]
     plain = await asked(world, path, body)
     for value in EMPTY:
@@ -104,7 +104,7 @@ async def test_supported_fields_that_ask_for_nothing_are_as_if_absent(world: Wor
             assert await asked(world, path, {**body, field.name: value}) == plain, field.name
 
 
-async def test_sampling_params_that_ask_for_nothing_are_as_if_absent(world: World) -> None:
+async def test_sampling_params_with_a_neutral_value_are_ignored(world: World) -> None:
     plain = await asked(world, "/generate", {"text": "hi"})
     for value in EMPTY:
         fields = all_set_to(SamplingFields, value)

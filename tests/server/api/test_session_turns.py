@@ -30,13 +30,13 @@ async def test_a_completion_turn_is_the_new_text_alone(world: World) -> None:
 
 
 @pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
-async def test_a_limit_that_the_client_names_is_not_the_contexts(world: World, limit: str) -> None:
+async def test_a_limit_from_the_client_is_not_the_limit_of_the_context(world: World, limit: str) -> None:
     await world.chat(session_id="s", **{limit: 7})
     [request] = world.engine.requests
     assert (request.sampling.max_tokens, request.session.context_limit) == (7, False)
 
 
-async def test_messages_that_can_only_come_first_say_why(world: World) -> None:
+async def test_messages_that_are_allowed_only_in_the_first_turn_are_refused_with_the_reason(world: World) -> None:
     messages = [{"role": "assistant", "content": "x"}, {"role": "user", "content": "y"}]
     assert (await world.chat(session_id="s", messages=messages)).status_code == 200
     session = world.engine.requests[0].session
@@ -77,7 +77,7 @@ async def test_the_affinity_header_opens_no_session(world: World) -> None:
         ({"session_params": "s"}, "session_params"),
     ],
 )
-async def test_a_turn_that_cannot_be_is_refused_on_both_routes(
+async def test_an_impossible_turn_is_refused_on_both_routes(
     world: World, fields: dict[str, object], param: str
 ) -> None:
     for reply in (await world.chat(**fields), await world.complete(**fields)):
@@ -113,8 +113,8 @@ async def test_a_refused_turn_is_a_plain_error_also_of_a_stream(world: World, st
     assert reply.json()["error"]["code"] == "session_busy"
 
 
-async def test_the_ids_of_a_turns_prompt_are_not_made_up(world: World) -> None:
-    """The front knows only the new part of the prompt."""
+async def test_prompt_token_ids_of_a_turn_are_omitted(world: World) -> None:
+    """The front process knows only the new part of the prompt."""
     for reply in (
         await world.chat(session_id="s", return_token_ids=True),
         await world.complete(session_id="s", return_token_ids=True),
@@ -139,7 +139,9 @@ async def test_prompt_logprobs_cannot_be_combined_with_a_turn(world: World, fiel
         ("/v1/messages", {"model": "org/sim", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}),
     ],
 )
-async def test_routes_without_sessions_say_so(world: World, path: str, body: dict[str, object]) -> None:
+async def test_routes_without_sessions_refuse_the_session_field(
+    world: World, path: str, body: dict[str, object]
+) -> None:
     """Ignoring the field would generate without the earlier conversation."""
     assert (await world.client.post(path, json=body)).status_code == 200
     reply = await world.client.post(path, json={**body, "session_id": "s"})

@@ -48,7 +48,7 @@ async def test_a_chat_stream_has_role_text_finish_and_end_marker(world: World) -
     assert all("usage" not in chunk for chunk in chunks)
 
 
-async def test_choice_zero_is_announced_first_even_when_another_speaks_first(world: World) -> None:
+async def test_choice_zero_is_announced_first_even_if_another_has_the_first_token(world: World) -> None:
     def answer(request: GenerateReq) -> None:
         for rid in reversed(request.rids):
             world.engine.emit(rid, "x", 1, finish="length")
@@ -119,7 +119,7 @@ async def test_line_separators_of_unicode_are_escaped(world: World) -> None:
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == world.engine.reply
 
 
-async def test_an_item_without_text_makes_no_chunk(world: World) -> None:
+async def test_an_item_without_text_sends_no_chunk(world: World) -> None:
     def answer(request: GenerateReq) -> None:
         world.engine.emit(request.rids[0], "", 1)
         world.engine.emit(request.rids[0], "ab", 2, finish="stop")
@@ -165,7 +165,9 @@ async def test_an_error_after_the_first_token_is_one_event_and_no_end_marker(wor
         ({"messages": [{"role": "user", "content": "x" * 600}]}, 400),
     ],
 )
-async def test_stream_and_whole_are_refused_alike(world: World, fields: dict[str, Any], status: int) -> None:
+async def test_streamed_and_non_streamed_requests_are_refused_alike(
+    world: World, fields: dict[str, Any], status: int
+) -> None:
     streamed, whole = await world.chat(**fields, stream=True), await world.chat(**fields)
     assert streamed.status_code == whole.status_code == status
     assert streamed.json() == whole.json()

@@ -1,4 +1,4 @@
-"""Every flag of every command with numbers beyond the edges: a useful value, or one sentence and exit code 2."""
+"""Every flag of every command with extreme numbers is either accepted, or refused with one sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def flags() -> Iterator[tuple[str, argparse.Action]]:
 FLAGS = [pytest.param(name, action, id=f"{name} {action.option_strings[-1]}") for name, action in flags()]
 
 
-def test_every_command_is_walked() -> None:
+def test_every_command_is_tested() -> None:
     assert {name for name, _ in flags()} >= {"serve", "run", "chat", "bench", "simulate", "dump", "build-kernels"}
     assert set(build_parser([], whole=True)[1]) == set(COMMANDS)
 

@@ -278,7 +278,7 @@ async def test_a_viewer_sees_snapshots_and_leaves_nothing_behind(world: World) -
     assert world.state.metrics.windows is None
 
 
-async def test_nothing_is_asked_and_measured_while_nobody_looks(world: World) -> None:
+async def test_without_a_viewer_the_scheduler_is_not_asked_and_no_latencies_are_kept(world: World) -> None:
     await world.chat()
     assert world.state.metrics.windows is None
     assert world.engine.on_call.messages == []  # type: ignore[union-attr]

@@ -151,7 +151,7 @@ async def test_without_keys_any_key_is_accepted(world: World) -> None:
         assert (await world.client.get("/v1/models", headers=headers)).status_code == 200
 
 
-async def test_the_admin_may_ask_for_more_priority(world: World) -> None:
+async def test_the_admin_may_request_a_higher_priority(world: World) -> None:
     for key, granted in ((USER, 0), (ADMIN, 70)):
         await world.client.post("/v1/completions", json={"prompt": "x", "priority": 70}, headers=bearer(key))
         assert world.engine.requests[-1].priority == granted
@@ -193,7 +193,7 @@ def test_owner_names_are_stable_and_hide_the_key() -> None:
     assert not any(key in repr((owners, vars(keys))) for key in (USER, OTHER, ADMIN))
 
 
-def test_who_may_control_the_server() -> None:
+def test_control_routes_accept_only_the_right_keys() -> None:
     shown = {name: [(b"x-api-key", name.encode())] for name in (USER, ADMIN)}
     anybody = Keys().caller([])
     assert anybody is not None

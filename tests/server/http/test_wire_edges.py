@@ -152,7 +152,7 @@ def test_trailers_change_no_header(serve: Serve) -> None:
     [b"t", b"\r\n"],
     ids=["trailer", "empty lines before a request"],
 )
-def test_a_trickle_of_other_bytes_buys_no_time(serve: Serve, trickle: bytes) -> None:
+def test_slow_bytes_that_are_not_body_do_not_extend_the_timeout(serve: Serve, trickle: bytes) -> None:
     with connection(serve(receive_timeout_s=0.3)) as opened:
         opened.sendall(CHUNKED + b"0\r\nX-Slow: " if trickle == b"t" else trickle)
         opened.settimeout(0.01)

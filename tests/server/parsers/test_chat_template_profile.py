@@ -1,4 +1,4 @@
-"""What is learnt of a chat template by rendering it."""
+"""The properties of a chat template that are found by rendering it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_template_that_cannot_write_calls_is_not_used_for_them() -> None:
     assert probe_chat_template(tokenizer_with(UNUSABLE)).calls is None
 
 
-def test_names_overrule_what_the_template_shows() -> None:
+def test_parser_names_override_the_template() -> None:
     profile = probe_chat_template(tokenizer_with(HERMES), "llama3", "none")
     assert profile.tool_format is FORMATS["llama3"]
     assert profile.reasoning is None

@@ -32,7 +32,7 @@ def config(**more: Any) -> ParserConfig:
 
 
 def by_character(one: ParserConfig, text: str, finish: str = "stop") -> list[ParsedDelta]:
-    """The answer byte by byte of its text, as the simulated model makes it."""
+    """The deltas of an answer that arrives byte by byte, as from the simulated model."""
     parsers = OutputParsers(one)
     deltas = []
     for at, character in enumerate(text):
@@ -73,7 +73,7 @@ def test_any_split_reads_like_the_whole(
         assert whole.text == text
 
 
-def test_without_marks_nothing_is_read_into_a_text() -> None:
+def test_text_without_marks_is_not_parsed() -> None:
     [parsed] = by_character(ParserConfig(), "\n")
     assert (parsed.text_of(Kind.TEXT), parsed.reasoning_tokens) == ("\n", None)
 
@@ -93,7 +93,7 @@ def test_a_delta_without_parts_says_what_its_tokens_belong_to() -> None:
     assert (held.parts, held.kind) == ([], Kind.REASONING)
 
 
-def test_reasoning_can_come_at_once() -> None:
+def test_reasoning_can_be_sent_in_one_piece() -> None:
     deltas = by_character(config(reasoning_mode=ReasoningMode.WHEN_COMPLETE), "<think>abc</think>yes")
     assert [f.text for r in deltas for f in r.parts if f.kind is Kind.REASONING] == ["abc"]
     cut = by_character(config(reasoning_mode=ReasoningMode.WHEN_COMPLETE), "<think>abc", "length")

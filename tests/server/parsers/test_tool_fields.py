@@ -1,4 +1,4 @@
-"""What may be said of tools, and what it means."""
+"""The tool fields of a request and their meaning."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def options(**fields: object) -> ToolOptions | None:
     return tool_options(msgspec.convert(fields, Body))
 
 
-def test_without_tools_there_is_no_use_of_them() -> None:
+def test_without_tools_there_are_no_tool_options() -> None:
     assert options() is None
     assert options(tools=[]) is None
     assert options(tools=[], tool_choice="auto") is None
@@ -101,7 +101,7 @@ def test_some_tools_can_be_allowed(nested: bool) -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(param: str, fields: dict[str, Any]) -> None:
+def test_invalid_tool_options_are_refused(param: str, fields: dict[str, Any]) -> None:
     with pytest.raises(Rejected) as refusal:
         options(**fields)
     assert (refusal.value.status, refusal.value.param) == (400, param)

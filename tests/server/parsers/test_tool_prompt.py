@@ -1,4 +1,4 @@
-"""Tools in words, for templates that know none."""
+"""The description of tools for templates without tool support."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_they_join_the_users_message_where_there_can_be_none() -> None:
     assert [m["role"] for m in with_tools([assistant], OPTIONS, takes_system=False)] == ["user", "assistant"]
 
 
-def test_a_forced_call_is_told_its_own_form() -> None:
+def test_the_prompt_describes_the_form_of_a_forced_call() -> None:
     [required, _] = with_tools([USER], ToolOptions([TOOL, OTHER], {"f": {}, "g": {}}, required=True), takes_system=True)
     assert "JSON list" in required["content"]
     [named, _] = with_tools([USER], ToolOptions([TOOL, OTHER], {"g": {}}, required=True, named="g"), takes_system=True)

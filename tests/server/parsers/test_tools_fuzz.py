@@ -1,4 +1,4 @@
-"""Odd requests with tools: refused or answered, never an error of the server."""
+"""Random requests with tools are refused or answered, and never cause a server error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEYS = [
 
 
 def odd(rng: random.Random, depth: int = 4) -> Any:
-    """A value of any shape, with the keys that mean something here."""
+    """A random value that uses the keys of tool fields."""
     kind = rng.random()
     if depth == 0 or kind < 0.3:
         return rng.choice(LEAVES)
@@ -33,7 +33,7 @@ def odd(rng: random.Random, depth: int = 4) -> Any:
 
 
 def nearly(rng: random.Random, value: Any) -> Any:
-    """A good value with something odd in it, mostly."""
+    """A valid value, usually with a random change."""
     if rng.random() < 0.08:
         return odd(rng, 2)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""From fields to a constraint: only what needs no compiler."""
+"""The conversion of request fields to a constraint, without compiling it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_grammar_beyond_the_limit_is_refused(make: Callable[[], object]) -> No
     assert (caught.value.status, caught.value.param) == (400, "regex")
 
 
-def test_no_field_is_no_constraint() -> None:
+def test_without_a_field_there_is_no_constraint() -> None:
     assert constraint_of(GenerationRequest()) is None
 
 

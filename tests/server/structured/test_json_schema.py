@@ -1,4 +1,4 @@
-"""Schemas that are none, however well the compiler would take them."""
+"""Invalid schemas, including those that the compiler would accept."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def by_the_meta_schema(schema: Any) -> bool:
 
 
 @pytest.mark.parametrize("keyword", sorted(KEYWORDS))
-def test_what_the_meta_schema_refuses_is_refused(keyword: str) -> None:
-    """The other way round a few refinements of texts, such as the form of a URI, are the compiler's."""
+def test_schemas_that_the_meta_schema_refuses_are_refused(keyword: str) -> None:
+    """Conversely, only the compiler checks a few formats of strings, such as URIs."""
     for value in VALUES:
         for schema in ({keyword: value}, {"properties": {"p": {"allOf": [{"items": {keyword: value}}]}}}):
             if by_the_meta_schema(schema):
@@ -106,7 +106,7 @@ def chain(count: int, wrap: Any) -> dict[str, Any]:
     ],
 )
 def test_nesting_is_counted_through_references(wrap: Any, schemas: int) -> None:
-    """The compiler follows them by recursion: chains of a thousand ended the process."""
+    """The compiler follows references recursively: chains of a thousand crashed the process."""
     fits = (MAX_DEPTH - 2) // schemas
     check_schema(chain(fits, wrap), "s")
     for count in (fits + 1, 2500):
@@ -114,7 +114,7 @@ def test_nesting_is_counted_through_references(wrap: Any, schemas: int) -> None:
             check_schema(chain(count, wrap), "s")
 
 
-def test_recursion_is_no_nesting() -> None:
+def test_recursion_does_not_count_as_nesting() -> None:
     defs = {f"d{i}": {"items": {"$ref": f"#/$defs/d{(i + 1) % 500}"}} for i in range(500)}
     check_schema({"$defs": defs, "$ref": "#/$defs/d0"}, "s")
 
@@ -125,6 +125,6 @@ def test_the_number_of_schemas_has_a_limit() -> None:
         check_schema({"anyOf": [{"a": i} for i in range(MAX_SUBSCHEMAS)]}, "s")
 
 
-def test_what_a_reference_leads_to_is_checked_wherever_it_stands() -> None:
+def test_the_target_of_a_reference_is_checked_at_any_location() -> None:
     with pytest.raises(Rejected, match="too many digits"):
         check_schema({"$ref": "#/foo", "foo": {"multipleOf": 1234567}}, "s")

@@ -31,7 +31,7 @@ def tagged(tag: Any, **more: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {"kind": tag}, "required": ["kind"], **more}
 
 
-def test_a_discriminated_union_can_be_kept() -> None:
+def test_a_discriminated_union_can_be_enforced() -> None:
     schema = TypeAdapter(Home).json_schema()
     constraint = schema_constraint(schema, "schema")
     place = Guidance(sim_vocabulary(), SIM_VOCAB_SIZE, ()).compile(grammar_of(constraint.lark, special_ids={}))

@@ -1,4 +1,4 @@
-"""Where references lead, and how deep a schema is through them."""
+"""The targets of references, and the depth of a schema with references."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = {"$defs": {"a/b": {"~": [{"x": 1}]}, "c d": True}}
         ("http://host/#/$defs", None),
     ],
 )
-def test_a_reference_leads_to_a_place(reference: str, found: Any) -> None:
+def test_a_reference_resolves_to_a_location(reference: str, found: Any) -> None:
     assert target(reference, ROOT) == found
 
 

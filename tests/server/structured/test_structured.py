@@ -39,7 +39,7 @@ ADA = '{"name": "Ada", "age": 36}'
 
 
 def matches(grammar: str, answer: str) -> bool:
-    """Whether ``answer`` is a whole text of the grammar."""
+    """True if ``answer`` is a complete text of the grammar."""
     matcher = GUIDANCE.compile(grammar)
     for token in answer.encode():
         if matcher.complete or not matcher.allows(token):
@@ -92,12 +92,12 @@ async def test_a_constraint_reaches_the_engine(world: World, fields: Any, good: 
         {"guided_json": None, "grammar": None, "structural_tag": None},
     ],
 )
-async def test_null_and_text_are_no_constraint(world: World, fields: Any) -> None:
+async def test_null_and_text_are_not_a_constraint(world: World, fields: Any) -> None:
     assert (await world.chat(**fields)).status_code == 200
     assert world.engine.requests[0].grammar == ""
 
 
-async def test_text_beside_a_constraint_is_only_one(world: World) -> None:
+async def test_a_text_format_beside_a_constraint_has_no_effect(world: World) -> None:
     assert (await world.chat(response_format={"type": "text"}, regex="a")).status_code == 200
     assert matches(world.engine.requests[0].grammar, "a")
 
@@ -130,7 +130,9 @@ async def test_text_beside_a_constraint_is_only_one(world: World) -> None:
         ("structural_tag", [{"a": 1}]),
     ],
 )
-async def test_what_cannot_be_kept_is_refused_by_name(world: World, field: str, values: list[Any]) -> None:
+async def test_constraints_that_cannot_be_enforced_are_refused_by_name(
+    world: World, field: str, values: list[Any]
+) -> None:
     for value in values:
         for ask in (world.chat, world.complete):
             reply = await ask(**{field.partition(".")[0]: value}, stream=True)
@@ -169,7 +171,7 @@ async def test_a_grammar_that_takes_too_long_is_refused_and_another_is_not(world
 
 
 async def test_reading_the_vocabulary_does_not_count_against_a_grammar(world: World, monkeypatch: Any) -> None:
-    """It happens with the first grammar, and takes seconds for a large vocabulary on a busy machine."""
+    """The vocabulary is read with the first grammar, which takes seconds for a large one on a busy machine."""
     build, begun, release = Guidance.__init__, threading.Event(), threading.Event()
 
     def slow(self: Guidance, *args: Any) -> None:
@@ -207,7 +209,7 @@ async def test_a_grammar_is_compiled_once_for_all_requests(world: World, monkeyp
 
 
 @pytest.mark.parametrize("mark", ["</think>", "<|user|>"])
-async def test_a_constraint_can_start_behind_a_mark(world: World, mark: str) -> None:
+async def test_a_constraint_can_start_after_a_mark(world: World, mark: str) -> None:
     """The first is text, the second a control token of the simulated model."""
     constraint = schema_constraint({"const": [1]}, "response_format")
     grammar = await world.state.structured.compile(constraint, prefix=ReasoningPrefix(mark))
@@ -224,7 +226,7 @@ async def test_a_constraint_can_start_behind_a_mark(world: World, mark: str) -> 
 
 @pytest.mark.parametrize("opens", ["<think>", "<|user|>"])
 @pytest.mark.parametrize("closes", ["</think>", "<|system|>"])
-async def test_what_stands_before_a_constraint_can_be_left_out(world: World, opens: str, closes: str) -> None:
+async def test_the_text_before_a_constraint_can_be_omitted(world: World, opens: str, closes: str) -> None:
     constraint = schema_constraint({"const": [1]}, "response_format")
     grammar = await world.state.structured.compile(constraint, prefix=ReasoningPrefix(closes, opens))
     special = {name: token for token, name in enumerate(map(bytes.decode, sim_vocabulary().pieces[256:]), 256)}
@@ -272,12 +274,12 @@ async def test_a_constraint_of_another_part_of_the_server_is_compiled_the_same_w
     ],
 )
 async def test_a_grammar_of_the_empty_text_alone_is_refused(world: World, field: str, value: Any) -> None:
-    """It was accepted, and ended as 500."""
+    """Regression: such a request was accepted and ended with 500."""
     check_refused(await world.chat(**{field: value}), field)
     assert world.engine.requests == []
 
 
-async def test_thousands_of_choices_are_kept_and_the_limit_is_told(world: World) -> None:
+async def test_thousands_of_choices_are_enforced_and_the_limit_is_stated(world: World) -> None:
     choices = [f"choice {number}" for number in range(10_000)]
     assert (await world.chat(structured_outputs={"choice": choices})).status_code == 200
     grammar = world.engine.requests[-1].grammar
@@ -287,7 +289,9 @@ async def test_thousands_of_choices_are_kept_and_the_limit_is_told(world: World)
     assert "has 10001 choices: at most 10000 are allowed" in reply.json()["error"]["message"]
 
 
-async def test_a_grammar_that_finds_no_thread_in_time_is_told_to_come_again(world: World, monkeypatch: Any) -> None:
+async def test_a_grammar_that_finds_no_thread_in_time_is_refused_with_retry_after(
+    world: World, monkeypatch: Any
+) -> None:
     begun, release, read_now = threading.Semaphore(0), threading.Event(), lark_of_ebnf
 
     def slow(text: str) -> str:
@@ -312,7 +316,7 @@ async def test_a_grammar_that_finds_no_thread_in_time_is_told_to_come_again(worl
         structured.close()
 
 
-async def test_a_large_grammar_is_not_remembered_once_it_is_read(world: World, monkeypatch: Any) -> None:
+async def test_a_large_grammar_is_not_kept_in_memory_after_it_is_read(world: World, monkeypatch: Any) -> None:
     read: list[int] = []
     read_now = lark_of_ebnf
 

@@ -112,6 +112,6 @@ def test_several_calls_may_take_its_place_unless_only_one_is_wanted(max_calls: i
     assert matches(grammar, f"{WRITTEN['hermes']}\n{WRITTEN['hermes']}") is (max_calls is None)
 
 
-def test_a_family_without_such_objects_has_no_form() -> None:
+def test_a_family_without_call_objects_has_no_form() -> None:
     assert FORMATS["deepseek"].form is None
     assert FORMATS["glm"].form is None

@@ -1,4 +1,4 @@
-"""Numbers from outcomes made by hand."""
+"""The report's numbers for given outcomes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_chunks_of_several_tokens_are_spread_over_them() -> None:
     assert report.totals["output_tokens"] == 9
 
 
-def test_failed_requests_count_nowhere_but_among_the_errors() -> None:
+def test_failed_requests_are_counted_only_as_errors() -> None:
     outcomes = [outcome(1.0, 2.0), outcome(0.1, error="timeout"), outcome(error="HTTP 429"), outcome(error="HTTP 429")]
     report = summarize(Run(outcomes, duration_s=4.0, client_cpu_s=0.0))
     assert (report.totals["completed"], report.totals["failed"]) == (1, 3)

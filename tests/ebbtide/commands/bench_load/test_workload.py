@@ -1,4 +1,4 @@
-"""Prompts, lengths and arrivals from a seed."""
+"""Prompts, lengths and arrivals are determined by a seed."""
 
 from __future__ import annotations
 

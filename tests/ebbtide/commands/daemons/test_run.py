@@ -1,4 +1,4 @@
-"""run and ps, with a running daemon and with a daemon of their own."""
+"""``ebbtide run`` and ``ebbtide ps``, with a running daemon and with a daemon that ``run`` starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""list, show and rm, on a cache that the test writes."""
+"""``ebbtide list``, ``show`` and ``rm``, on a cache that the test writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each rule does what its name says, on loads small enough to follow by hand."""
+"""Each rule on loads that are small enough to compute the expected result by hand."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ def request_with(outputs: int, max_tokens: int) -> Request:
     return Request("r", 0, 4, list(range(4 + outputs)), sampling, TextParams(), PAGE)
 
 
-def test_vllm_sends_back_the_newest_where_the_others_send_back_the_longest_prompt() -> None:
-    """Two that start together and are equal in output; the first has the longer prompt."""
+def test_vllm_retracts_the_newest_request_and_the_others_retract_the_longest_prompt() -> None:
+    """Two requests start together and have outputs of the same length; the first has the longer prompt."""
     pair = [TraceRequest(0.0, 97, 40), TraceRequest(0.0, 64, 40)]
     assert retracted("vllm", pair, 13) == [1]
     assert retracted("length", pair, 13) == [0]
 
 
-def test_vllm_looks_at_admission_only_and_the_others_at_the_output() -> None:
+def test_vllm_retracts_by_order_of_admission_and_the_others_by_output() -> None:
     candidates = [Candidate(request_with(outputs, 100), frees=1, cost=1) for outputs in (5, 9, 7)]
     assert POLICIES["vllm"].policies(0.0, []).select_victim(candidates, 1) is candidates[-1]
     assert POLICIES["sglang"].policies(1.0, []).select_victim(candidates, 1) is candidates[0]
     assert POLICIES["length"].policies(1.0, []).select_victim(candidates, 1) is candidates[0]
 
 
-def test_sglang_lets_a_retracted_request_wait_behind_those_that_came_meanwhile() -> None:
-    """The second starts later and is the victim; the late ones are too large to start before one of the two ends."""
+def test_sglang_requeues_a_retracted_request_behind_newer_requests() -> None:
+    """The second request starts later and is the victim; the late ones cannot start before one of the two ends."""
     pair = [TraceRequest(0.0, 97, 60, None, 0, 60), TraceRequest(0.02, 64, 60, None, 0, 60)]
     late = [TraceRequest(0.05, 150, 60, None, 0, 60) for _ in range(2)]
     theirs = outcome("sglang", pair + late, 16, 0.01).run.records
@@ -71,7 +71,7 @@ def test_vllm_reserves_no_output_and_its_watermark_keeps_a_share_free() -> None:
 
 
 def test_sglang_charges_a_candidate_its_whole_remainder_clipped_at_4096() -> None:
-    """A pool of 6,000 tokens: one that may make 2,000 tokens starts beside another, one that may make 8,000 not."""
+    """In a pool of 6,000 tokens, a second request with max_tokens 2,000 can start, and one with 8,000 cannot."""
     pool = 6000 // PAGE
     short = [TraceRequest(0.0, 100, 50, None, 0, 2000) for _ in range(2)]
     loose = [TraceRequest(0.0, 100, 50, None, 0, 8000) for _ in range(2)]
@@ -91,18 +91,18 @@ def test_sglangs_ratio_falls_in_a_retraction_where_ours_never_does() -> None:
     assert theirs.value < theirs.minimum
 
 
-def test_less_headroom_sends_back_fewer_at_a_time() -> None:
+def test_less_headroom_retracts_fewer_requests_at_a_time() -> None:
     requests = [TraceRequest(0.0, 60, 120, None, 0, 120) for _ in range(8)]
     events = {}
     for headroom in (0, 2):
         machine = Machine(max_retractions=-1, headroom=headroom)
         usage = simulate(requests, machine, Case("length", 0.01, 48 * PAGE, 0.0)).run.usage
         events[headroom] = max(after[2] - before[2] for before, after in pairwise(usage))
-    assert events == {0: 2, 2: 3}  # all eight reach a page end together and a victim has six pages
+    assert events == {0: 2, 2: 3}  # all eight rows need a page in the same step, and a victim has six
     assert POLICIES["sglang"].policies(1.0, []).headroom == POLICIES["vllm"].policies(0.0, []).headroom == 0
 
 
-def test_the_front_keeps_what_nothing_else_beats() -> None:
+def test_the_pareto_front_has_the_outcomes_that_no_other_one_dominates() -> None:
     requests = build(MIXES["chat"], 30, 0, 12.0)
     outcomes = [outcome("vllm", requests, 300, value) for value in (0.0, 0.1, 0.5)]
     front = pareto_front(outcomes)
@@ -116,7 +116,7 @@ def test_the_front_keeps_what_nothing_else_beats() -> None:
     assert min(outcomes, key=lambda one: (one.summary.recomputed_share, one.summary.latency_p99_s)) in front
 
 
-def test_every_mix_is_the_same_for_the_same_seed_and_comes_at_the_rate_that_is_asked_for() -> None:
+def test_every_mix_depends_only_on_its_seed_and_has_the_requested_rate() -> None:
     for mix in MIXES.values():
         requests = build(mix, 400, 1, 5.0)
         assert requests == build(mix, 400, 1, 5.0)
@@ -126,8 +126,8 @@ def test_every_mix_is_the_same_for_the_same_seed_and_comes_at_the_rate_that_is_a
 
 
 @pytest.mark.parametrize("policy", ["no-evict", "oracle"])
-def test_a_rule_that_never_retracts_admits_less_at_first(policy: str) -> None:
-    """Four requests of at most 8 + 1 pages in a pool of 16: both rules know that only one or two will fit."""
+def test_a_rule_that_never_retracts_admits_fewer_requests_at_first(policy: str) -> None:
+    """Each of four requests needs 8 of 16 pages at its full length: both rules admit only two of them."""
     requests = [TraceRequest(0.0, PAGE * 4, 64, None, 0, 64) for _ in range(4)]
     result = outcome(policy, requests, 16)
     assert result.summary.retractions == 0
@@ -151,7 +151,7 @@ def test_quantiles_of_generated_lengths_are_the_published_ones() -> None:
         assert lengths[3800] == pytest.approx(tail, rel=0.06)
 
 
-def test_a_turn_of_a_session_begins_with_the_whole_turn_before() -> None:
+def test_the_prompt_of_a_turn_begins_with_the_whole_previous_turn() -> None:
     requests = build(MIXES["sessions"], 8 * 24, 0, 5.0)
     for before, after in pairwise(requests[0::24]):
         assert before.prefix_id == after.prefix_id

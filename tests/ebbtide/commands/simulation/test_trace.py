@@ -1,4 +1,4 @@
-"""Trace files: what a line may say, and one sentence for one that may not."""
+"""Trace files: the fields that a line may have, and the message for an invalid line."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def read(tmp_path: Path, text: str) -> list[TraceRequest]:
     return read_trace(path)
 
 
-def test_a_line_may_leave_out_what_is_optional(tmp_path: Path) -> None:
+def test_a_line_may_omit_optional_fields(tmp_path: Path) -> None:
     assert read(tmp_path, GOOD) == [TraceRequest(1.5, 10, 4)]
 
 
-def test_a_line_may_say_everything(tmp_path: Path) -> None:
+def test_a_line_may_have_all_fields(tmp_path: Path) -> None:
     line = (
         '{"arrival_s": 0, "prompt_len": 10, "output_len": 4, "prefix_id": "a", "prefix_len": 6, '
         '"max_tokens": 3, "priority": 2}'
@@ -32,7 +32,7 @@ def test_a_line_may_say_everything(tmp_path: Path) -> None:
     assert request.num_outputs == 3
 
 
-def test_requests_come_by_arrival_and_empty_lines_do_not_count(tmp_path: Path) -> None:
+def test_requests_are_sorted_by_arrival_and_empty_lines_are_ignored(tmp_path: Path) -> None:
     early = '{"arrival_s": 0.5, "prompt_len": 3, "output_len": 1}'
     assert [request.prompt_len for request in read(tmp_path, f"{GOOD}\n\n{early}\n")] == [3, 10]
 

@@ -1,4 +1,4 @@
-"""The virtual run against what it must conserve, and what must come back after pressure."""
+"""A simulated run: conservation of tokens and requests, and recovery of the throughput after pressure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_computed_tokens_are_the_needed_ones_and_the_recomputed_ones(policy: str
     assert outcome.summary.retractions == sum(record.num_retractions for record in outcome.run.records)
 
 
-def test_the_bound_holds_for_our_rules_and_is_none_of_vllms() -> None:
+def test_the_bound_on_retractions_holds_for_our_rules_and_not_for_vllms() -> None:
     requests = load("long-output", 12)
     machine = Machine(num_rows=16, max_retractions=1)
     pool = demand_tokens(requests, machine) // 3
@@ -67,7 +67,7 @@ def test_a_shared_prefix_is_computed_once() -> None:
     assert outcome.summary.computed_tokens == 960 + 5 * (40 + 3)
 
 
-def test_a_request_that_outgrows_the_pool_ends_there_and_the_rest_goes_on() -> None:
+def test_a_request_that_outgrows_the_pool_is_aborted_and_the_others_continue() -> None:
     """Without the client's limit, the pool is the limit, as in the daemon."""
     requests = [
         TraceRequest(0.0, 100, 1000, None, 0, 2000),
@@ -81,7 +81,7 @@ def test_a_request_that_outgrows_the_pool_ends_there_and_the_rest_goes_on() -> N
     assert [outcome.run.records[index].num_outputs for index in (0, 3)] == 2 * [640 - 100 + 1]
 
 
-def test_time_is_what_the_cost_model_says() -> None:
+def test_the_time_equals_that_of_the_cost_model() -> None:
     cost = StepCost(base_s=1.0, decode_row_s=0.1, prefill_token_s=0.01, context_token_s=0.001)
     machine = Machine(cost=cost, chunk=8)
     outcome = simulate([TraceRequest(2.0, 10, 3)], machine, case("length", 640))

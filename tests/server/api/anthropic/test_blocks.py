@@ -75,7 +75,7 @@ def test_the_system_may_speak_later_too() -> None:
 
 
 @pytest.mark.parametrize(("given", "arguments"), [({}, "{}"), (None, "{}"), ('{"ci', '{"ci'), ([1], "[1]"), (7, "7")])
-def test_the_input_of_a_truncated_call_is_no_error(given: Any, arguments: str) -> None:
+def test_the_input_of_a_truncated_call_is_not_an_error(given: Any, arguments: str) -> None:
     [message] = converted(
         [{"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": given}]}]
     )

@@ -46,7 +46,7 @@ def test_the_type_follows_from_the_status(status: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("root_path", ["", "/llm"])
-async def test_a_missing_key_and_a_missing_route_are_answered_in_the_form_of_their_api(
+async def test_a_missing_key_and_an_unknown_route_are_answered_in_the_form_of_their_api(
     engine: ScriptedEngine, config: ServerConfig, root_path: str
 ) -> None:
     access = access_from(AccessConfig(api_key=("key",), root_path=root_path))

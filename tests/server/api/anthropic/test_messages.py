@@ -133,7 +133,7 @@ async def test_thinking_and_tool_use_are_blocks_of_their_own(world: World) -> No
 
 
 @pytest.mark.parametrize("city", ["1e999", "-1e999", "NaN", "[" * 200 + "]" * 200])
-async def test_arguments_that_json_cannot_hold_are_no_input(world: World, city: str) -> None:
+async def test_arguments_that_are_not_strict_json_are_not_passed_as_input(world: World, city: str) -> None:
     world.engine.reply = CALL.replace('"Zürich 👩‍👩‍👧"', city)
     assert city in world.engine.reply
     answer = await whole(world, tools=[TOOL])
@@ -151,7 +151,7 @@ async def test_an_answer_without_text_has_no_block(world: World) -> None:
     ("matched", "finish", "reason", "sequence"),
     [("END", "stop", "stop_sequence", "END"), (None, "length", "max_tokens", None), (256, "stop", "end_turn", None)],
 )
-async def test_the_stop_reason_tells_what_ended_it(
+async def test_the_stop_reason_states_the_cause_of_the_end(
     world: World, matched: str | int | None, finish: str, reason: str, sequence: str | None
 ) -> None:
     world.engine.answer = lambda request: world.engine.emit(request.rids[0], "x", 1, finish=finish, matched=matched)
@@ -188,7 +188,7 @@ async def test_a_schema_becomes_a_grammar(world: World) -> None:
 
 
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "weather"}])
-async def test_a_call_that_must_be_is_forced_by_a_grammar(world: World, choice: Any) -> None:
+async def test_a_required_call_is_forced_by_a_grammar(world: World, choice: Any) -> None:
     await whole(world, tools=[TOOL], tool_choice=choice)
     assert world.engine.requests[0].grammar
 
@@ -252,7 +252,7 @@ async def test_tools_that_anthropic_runs_are_left_out(world: World, caplog: Any)
 
 
 @pytest.mark.parametrize(("kind", "opens"), [("enabled", True), ("adaptive", True), ("disabled", False)])
-async def test_thinking_is_the_templates_to_switch(kind: str, *, opens: bool) -> None:
+async def test_the_template_switches_thinking(kind: str, *, opens: bool) -> None:
     messages = [{"role": "user", "content": "hi"}]
     body = convert({"messages": messages, "max_tokens": 1, "thinking": {"type": kind}}, MessagesBody)
     assert chat_body(body, OfferedTools(None)).chat_template_kwargs == {"enable_thinking": opens, "thinking": opens}
@@ -275,7 +275,7 @@ async def test_thinking_can_be_left_out(world: World) -> None:
         ({"type": "tool", "name": "weather"}, {"type": "function", "function": {"name": "weather"}}, None),
     ],
 )
-async def test_a_tool_choice_is_the_chats_by_another_name(choice: Any, chat_choice: Any, parallel: Any) -> None:
+async def test_a_tool_choice_is_converted_to_that_of_a_chat(choice: Any, chat_choice: Any, parallel: Any) -> None:
     messages = [{"role": "user", "content": "hi"}]
     body = convert({"messages": messages, "max_tokens": 1, "tools": [TOOL], "tool_choice": choice}, MessagesBody)
     chat = chat_body(body, OfferedTools(body.tools))
@@ -324,7 +324,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"model": "claude"}, 404, "'claude'"),
     ],
 )
-async def test_what_cannot_be_is_refused_in_anthropics_form(
+async def test_unsupported_requests_are_refused_in_anthropics_form(
     world: World, fields: dict[str, Any], status: int, says: str
 ) -> None:
     reply = await ask(world, **fields)

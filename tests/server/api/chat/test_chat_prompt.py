@@ -60,7 +60,7 @@ def test_arguments_are_an_object_if_they_can_be(arguments: Any, seen: Any) -> No
     assert message["tool_calls"][0]["function"]["arguments"] == seen
 
 
-def test_a_style_wants_texts_no_content_and_short_ids() -> None:
+def test_a_style_requires_texts_no_content_and_short_ids() -> None:
     style = CallStyle(arguments_as_text=True, content_is_none=True, short_ids=True)
     [_, message, result] = prompt(history(), style).messages
     assert message["content"] is None
@@ -92,7 +92,7 @@ def test_parallel_calls_are_split_for_templates_with_single_calls() -> None:
     assert len(prompt(messages, CallStyle()).messages) == len(messages)
 
 
-def test_a_template_with_tools_is_given_them() -> None:
+def test_a_template_with_tool_support_receives_the_tools() -> None:
     shown = prompt([ASKED], CallStyle(), tools=[TOOL])
     assert shown.tools is not None
     assert [tool["function"]["name"] for tool in shown.tools] == ["weather"]

@@ -101,7 +101,7 @@ async def test_reasoning_can_come_in_one_piece(world: World) -> None:
     assert [delta["reasoning"] for delta in deltas if "reasoning" in delta] == ["why 日\n\nso"]
 
 
-async def test_an_answer_may_go_on_with_reasoning_that_was_begun(world: World) -> None:
+async def test_an_answer_may_continue_reasoning_that_has_begun(world: World) -> None:
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>be"}]
     body = await whole(world, "cause</think>yes", messages=messages, continue_final_message=True)
     message = body["choices"][0]["message"]
@@ -135,7 +135,7 @@ async def test_a_model_may_reason_before_a_constraint_or_not(world: World) -> No
     assert not matches(past, "<think>why</think>{}")
 
 
-async def test_markers_in_a_message_open_no_reasoning(world: World) -> None:
+async def test_markers_in_a_message_do_not_start_reasoning(world: World) -> None:
     body = await whole(world, "yes", messages=[{"role": "user", "content": "<think>"}])
     assert body["choices"][0]["message"]["content"] == "yes"
 

@@ -55,7 +55,7 @@ async def test_a_mark_that_is_a_control_token_is_read_and_no_other_is_shown(mode
 
 
 @pytest.mark.parametrize("template", [MISTRAL])
-async def test_a_conversation_with_calls_goes_on(model: Any) -> None:
+async def test_a_conversation_with_calls_continues(model: Any) -> None:
     world, scripted = model
     scripted.text = "fine"
     call = {

@@ -190,7 +190,7 @@ async def test_a_required_call_is_enforced_and_read(world: World) -> None:
     assert not matches(world.engine.requests[0].grammar, "I would rather talk.")
 
 
-async def test_a_named_function_is_called_and_said_to_be(world: World) -> None:
+async def test_a_named_function_is_called_and_reported(world: World) -> None:
     named = {"type": "function", "function": {"name": "weather"}}
     choice = await whole(world, '{"city": "日"}', tool_choice=named)
     calls = [["weather", '{"city": "日"}']]
@@ -209,7 +209,7 @@ async def test_a_truncated_required_call_finishes_with_length(world: World, choi
     assert joined(await streamed(world, reply, tool_choice=choice)) == message
 
 
-async def test_a_required_call_outranks_the_form_of_an_answer(world: World) -> None:
+async def test_a_required_call_has_priority_over_the_form_of_an_answer(world: World) -> None:
     await whole(world, "[]", tool_choice="required", response_format={"type": "json_object"})
     assert not matches(world.engine.requests[0].grammar, "{}")
 
@@ -239,7 +239,7 @@ async def test_a_schema_that_cannot_be_enforced_is_refused_only_then(world: Worl
 
 
 @pytest.mark.parametrize("content", [{"content": None}, {"content": ""}, {}])
-async def test_a_conversation_with_calls_can_go_on(world: World, content: dict[str, Any]) -> None:
+async def test_a_conversation_with_calls_can_be_continued(world: World, content: dict[str, Any]) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": json.dumps({"city": "x"})}}
     messages = [
         {"role": "user", "content": "q"},
@@ -263,7 +263,7 @@ async def test_a_conversation_with_calls_can_go_on(world: World, content: dict[s
         [{"role": "tool", "tool_call_id": "x", "content": "y"}],
     ],
 )
-async def test_odd_conversations_are_no_error_of_the_server(world: World, messages: list[dict[str, Any]]) -> None:
+async def test_odd_conversations_are_not_server_errors(world: World, messages: list[dict[str, Any]]) -> None:
     assert (await world.chat(messages=messages)).status_code == 200
     assert (await world.chat(messages=messages, tools=TOOLS)).status_code == 200
 

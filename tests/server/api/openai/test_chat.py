@@ -140,7 +140,7 @@ async def test_a_client_cannot_raise_its_priority(world: World) -> None:
     assert world.engine.requests[0].priority == 0
 
 
-async def test_logprobs_travel_with_their_tokens(world: World) -> None:
+async def test_logprobs_are_sent_with_their_tokens(world: World) -> None:
     content = (await world.chat(logprobs=True, top_logprobs=2)).json()["choices"][0]["logprobs"]["content"]
     assert "".join(entry["token"] for entry in content) == "Hello!"
     assert [entry["top_logprobs"][1]["token"] for entry in content] == [f"{i}.1" for i in range(6)]

@@ -111,7 +111,7 @@ async def test_a_prompt_has_one_bos_token_or_none(world: World) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"suffix": "x"}, {"best_of": 2}, {"use_beam_search": True}])
-async def test_fields_of_others_are_refused_by_name(world: World, fields: dict[str, Any]) -> None:
+async def test_fields_of_other_apis_are_refused_by_name(world: World, fields: dict[str, Any]) -> None:
     reply = await world.complete(**fields)
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == next(iter(fields))
@@ -174,7 +174,7 @@ async def test_the_engine_is_asked_to_score_a_prompt_only_when_that_is_needed(wo
         ({"echo": True, "suffix": "x"}, "suffix"),
     ],
 )
-async def test_wishes_that_do_not_go_together_are_refused(world: World, fields: dict[str, Any], param: str) -> None:
+async def test_incompatible_options_are_refused(world: World, fields: dict[str, Any], param: str) -> None:
     reply = await world.complete(**fields)
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == param

@@ -149,7 +149,7 @@ async def test_an_answer_that_is_cut_is_incomplete(world: World) -> None:
     assert (await streamed(world))[-1]["type"] == "response.incomplete"
 
 
-async def test_logprobs_travel_with_their_text(world: World) -> None:
+async def test_logprobs_are_sent_with_their_text(world: World) -> None:
     include = ["message.output_text.logprobs"]
     body = await whole(world, include=include, top_logprobs=2)
     entries = body["output"][0]["content"][0]["logprobs"]
@@ -220,7 +220,7 @@ async def test_a_json_schema_becomes_a_grammar(world: World) -> None:
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "weather"}])
-async def test_a_call_that_must_be_is_forced_by_a_grammar(world: World, choice: Any) -> None:
+async def test_a_required_call_is_forced_by_a_grammar(world: World, choice: Any) -> None:
     body = await whole(world, tools=[TOOL], tool_choice=choice)
     assert body["tool_choice"] == choice
     assert world.engine.requests[0].grammar
@@ -263,7 +263,7 @@ async def test_a_call_that_must_be_is_forced_by_a_grammar(world: World, choice: 
         ({"conversation": "conv_1"}, 400, "conversation", None),
     ],
 )
-async def test_what_cannot_be_is_refused_in_the_clients_own_names(
+async def test_unsupported_requests_are_refused_under_the_clients_field_names(
     world: World, fields: dict[str, Any], status: int, param: str | None, code: str | None
 ) -> None:
     reply = await ask(world, **fields)

@@ -173,7 +173,7 @@ async def test_beside_a_cross_encoder_the_chat_model_embeds_by_default(engine: S
         ("/v1/score", {"text_1": "a", "text_2": ["long"]}, "text_2"),
     ],
 )
-async def test_what_the_encoder_refuses_names_the_field(
+async def test_refusals_of_the_encoder_name_the_field(
     engine: ScriptedEngine, path: str, fields: dict[str, Any], param: str
 ) -> None:
     async with serve(engine) as client:
@@ -181,7 +181,7 @@ async def test_what_the_encoder_refuses_names_the_field(
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
 
 
-async def test_without_a_chat_model_text_routes_say_so(engine: ScriptedEngine) -> None:
+async def test_without_a_chat_model_text_routes_state_the_reason(engine: ScriptedEngine) -> None:
     async with serve(engine) as client:
         for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/generate"):
             reply = await client.post(path, json={"prompt": "x"})

@@ -1,4 +1,4 @@
-"""Answers that can only be calls."""
+"""Answers that consist only of forced calls."""
 
 from __future__ import annotations
 

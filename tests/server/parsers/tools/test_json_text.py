@@ -1,4 +1,4 @@
-"""JSON in parts against Python's parser."""
+"""JSON that is parsed in parts, compared with Python's parser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VALUES = st.recursive(
 
 
 def take(text: str, parts: int) -> tuple[str, str, bool, bool]:
-    """(accepted, rest, done, bad) of a text that comes in parts of this many characters."""
+    """(accepted, rest, done, bad) for a text that arrives in parts of this many characters."""
     machine = JsonText()
     at = 0
     while at < len(text) and not machine.done and not machine.bad:
@@ -48,7 +48,7 @@ def test_it_agrees_with_python_on_any_text(text: str, parts: int) -> None:
 @pytest.mark.parametrize(
     "text", ["[1 2]", "[01]", '["\\x"]', '["\\u12g"]', "{1:2}", '{"a" 1}', "[}", "[1,]", "[NaN]", "}", "[\x01"]
 )
-def test_what_is_no_json_is_bad(text: str) -> None:
+def test_invalid_json_is_bad(text: str) -> None:
     assert take(text, 1)[3]
 
 

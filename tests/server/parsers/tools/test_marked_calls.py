@@ -1,4 +1,4 @@
-"""Calls behind a mark: hermes, Llama 3, Mistral, DeepSeek and their relatives."""
+"""Calls after a marker: hermes, Llama 3, Mistral, DeepSeek and similar formats."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def test_a_python_tag_begins_a_call_of_llama() -> None:
         '{"name": "clo',
     ],
 )
-def test_what_is_no_call_stays_text(body: str) -> None:
+def test_text_that_is_not_a_call_stays_text(body: str) -> None:
     text = f"a <tool_call>{body}</tool_call> b"
     assert in_every_split("hermes", text) == Read(text, [], "stop")
 
 
 @pytest.mark.parametrize("text", ['{"answer": 42}', ' {"name": "Bob", "age": 3}', "[1, 2]", "{", "{{x}}", "  ", ""])
-def test_an_answer_in_json_that_is_no_call_stays_text(text: str) -> None:
+def test_a_json_answer_that_is_not_a_call_stays_text(text: str) -> None:
     assert in_every_split("llama3", text) == Read(text, [], "stop")
 
 

@@ -57,6 +57,6 @@ def test_anything_else_stays_text(text: str) -> None:
     assert in_every_split("pythonic", text) == Read(text, [], "stop")
 
 
-def test_a_list_that_does_not_end_is_given_up() -> None:
+def test_an_unterminated_list_is_text() -> None:
     text = "[clock(a='" + "x" * 100_100
     assert read("pythonic", [text[:50], text[50:]]) == Read(text, [], "stop")

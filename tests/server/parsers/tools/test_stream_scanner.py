@@ -12,7 +12,7 @@ from ebbtide.server.parsers.tools.stream_scanner import ParserCoroutine, StreamS
 
 
 def run(read: Callable[[StreamScanner], ParserCoroutine[Any]], parts: list[str]) -> tuple[Any, str]:
-    """(what ``read`` returns, the text that it handed out) for a text in these parts."""
+    """(the result of ``read``, the text that it emitted) for a text that arrives in these parts."""
     scanner = StreamScanner(ContentPartSink())
     steps = read(scanner)
     for part in [*parts, None]:
@@ -34,7 +34,7 @@ def test_text_is_handed_out_up_to_a_marker(parts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("parts", [["ab<x>c"], list("ab<x>c")])
-def test_what_is_rejected_is_read_again_as_text(parts: list[str]) -> None:
+def test_rejected_text_is_read_again_as_text(parts: list[str]) -> None:
     def read(scanner: StreamScanner) -> ParserCoroutine[str]:
         yield from scanner.emit_text_until(("<x>",))
         yield from scanner.literal("c")
@@ -45,12 +45,12 @@ def test_what_is_rejected_is_read_again_as_text(parts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("parts", [["abcd"], list("abcd")])
-def test_a_limit_is_one_of_the_text_not_of_its_parts(parts: list[str]) -> None:
+def test_a_limit_applies_to_the_text_and_not_to_its_parts(parts: list[str]) -> None:
     assert run(lambda scanner: scanner.read_until(("d",), 3), parts)[0] == ("abc", "d")
     assert run(lambda scanner: scanner.read_until(("d",), 2), parts)[0] == ("", "")
     assert run(lambda scanner: scanner.read_until(("e",), 4), parts)[0] == ("abcd", "")
 
 
 @pytest.mark.parametrize(("text", "count"), [("ab<", 1), ("ab<x", 2), ("ab<x>", 0), ("<<", 1), ("", 0), ("<xy", 0)])
-def test_what_may_become_a_marker_is_held(text: str, count: int) -> None:
+def test_text_that_may_become_a_marker_is_held_back(text: str, count: int) -> None:
     assert partial_match_len(text, ("<x>",)) == count

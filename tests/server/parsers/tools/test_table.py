@@ -1,4 +1,4 @@
-"""What holds for every family."""
+"""Properties of all formats in the table."""
 
 from __future__ import annotations
 
