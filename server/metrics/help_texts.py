@@ -12,7 +12,7 @@ GAUGE_TEXTS = {
     "num_queue_reqs": "Waiting requests, new and retracted.",
     "num_retracted_reqs": "Requests that were retracted under memory pressure and are not running again yet.",
     "num_grammar_queue_reqs": "Requests that are waiting until their grammar is compiled; they do not block others.",
-    "new_token_ratio": "Share of the expected output for which admission reserves memory; rises under pressure.",
+    "new_token_ratio": "Tokens reserved for the growth of running requests per output token that they may generate.",
     "token_usage": "Share of the KV pool that is neither free nor evictable, 0 to 1; with several pools, the maximum.",
     "kv_pool_usage": "Share of one KV pool (not the host tier) that is neither free nor evictable, from 0 to 1.",
     "max_total_num_tokens": "Size of the KV pool in tokens.",
