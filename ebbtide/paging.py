@@ -21,7 +21,7 @@ def fits(prompt_len: int, max_tokens: int, info: RunnerInfo) -> bool:
 
 
 def window_pool_pages(window: int, *, num_pages: int, page_size: int, ratio: float) -> int:
-    """Return the number of pages of a sliding-window pool beside a pool of ``num_pages`` pages.
+    """Return the number of pages of the sliding-window pool if the first pool has ``num_pages`` pages.
 
     It is ``ratio`` times ``num_pages``, but at least enough for the window of one request and one chunk of the same
     length; that minimum is limited to ``num_pages``.

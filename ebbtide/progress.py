@@ -1,4 +1,4 @@
-"""Progress of a start: what a process is doing, and how much of it is done."""
+"""Reports the progress of a start: the current stage, and the share of it that is done."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 
-MIN_ADVANCE = 0.01  # share of the work after which progress is reported again
+MIN_ADVANCE = 0.01  # minimum increase of the share between two reports
 
 
 class Progress(Protocol):
@@ -28,7 +28,7 @@ def no_progress(text: str, share: float | None = None) -> None:
 def counted(items: Iterable[T], size: Callable[[T], int], total: int, report: Callable[[float], None]) -> Iterator[T]:
     """Yield ``items``. Call ``report`` with the share of their sizes that the consumer has finished.
 
-    total: the sum of all sizes. There are at most 1 / MIN_ADVANCE reports; the last one is at most 1.
+    total: the sum of all sizes. ``report`` is called at most 1 / MIN_ADVANCE times, with ascending shares up to 1.
     """
     done, reported = 0, 0.0
     for item in items:

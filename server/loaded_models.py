@@ -18,7 +18,7 @@ class ChatModelParts:
 
     Attributes:
         name: its name in the API.
-        info: what the model runner reported.
+        info: the report of the model runner.
     """
 
     name: str

@@ -182,7 +182,7 @@ class RunnerConfig:
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
-    """The embedding model, beside MODEL or alone."""
+    """The embedding model, with MODEL or alone."""
 
     embedding_model: str | None = option(
         None,

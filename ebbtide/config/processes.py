@@ -1,4 +1,4 @@
-"""What each child process receives when it starts."""
+"""The configuration that each child process receives when it starts."""
 
 from __future__ import annotations
 

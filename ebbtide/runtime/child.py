@@ -1,6 +1,6 @@
 """Starts, configures, monitors and stops the child processes of a daemon.
 
-The module does not depend on what the children do. Parent and child share two pipes. On its stdin, the child
+This module does not depend on the tasks of the children. Parent and child share two pipes. On its stdin, the child
 receives its configuration section once; a later end of file means that the parent has exited. On the status pipe, the
 child sends JSON lines. The child's side is in child_main.py.
 """

@@ -46,7 +46,7 @@ class ChatPrompt:
         messages: dicts as templates read them; ``content`` is a string.
         add_generation_prompt: True to append the beginning of an assistant message.
         continue_final_message: True to leave the last message open, so that the model continues it.
-        template_kwargs: further template variables; none of ``RESERVED_VARIABLES``.
+        template_kwargs: additional template variables; none of ``RESERVED_VARIABLES``.
         tools: definitions of the tools that the template describes; None for no tools.
     """
 

@@ -41,7 +41,7 @@ def _check_template(path: Path) -> None:
 
 
 def parts_of(tokenizer: Any, eos_ids: set[int] | frozenset[int] = frozenset()) -> TokenizerParts:
-    """Return the parts of a ``PreTrainedTokenizerFast``. eos_ids: ids of further tokens that end a text."""
+    """Return the parts of a ``PreTrainedTokenizerFast``. eos_ids: ids of additional tokens that end a text."""
     special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} | set(
         tokenizer.all_special_ids
     )

@@ -14,7 +14,7 @@ from ..state import AppState, unknown_model
 
 PAGING = frozenset(
     {"after_id", "before_id"}
-)  # parameters that request a further page; it is empty, because the first page has all models
+)  # parameters that request another page, which is empty, because the first page has all models
 
 
 @dataclass(frozen=True, slots=True)

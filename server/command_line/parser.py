@@ -49,7 +49,7 @@ COMMANDS = {
     "show": ("show the size of a model and what fits into this machine's memory", "models.show"),
     "rm": ("delete a downloaded model", "models.removal"),
     "ps": ("list your running servers", None),
-    "doctor": ("check whether this machine has what ebbtide needs", "doctor.command"),
+    "doctor": ("check whether this machine meets ebbtide's requirements", "doctor.command"),
     "dump": ("show the state of a running server: batch, queue, memory, stacks", None),
     "bench": ("measure the speed of a running server", "bench"),
     "simulate": ("compare pool sizes and policies without a GPU", "simulate"),

@@ -14,7 +14,7 @@ from ebbtide.runtime.child import Child, Status
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What the child processes reported when they became ready. A field is None if there is no such process."""
+    """The reports of the child processes, sent when they became ready. A field is None if there is no such process."""
 
     runner: RunnerInfo | None = None
     encoder: EncoderInfo | None = None

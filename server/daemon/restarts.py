@@ -7,7 +7,7 @@ MAX_BACKOFF_S = 10.0
 
 
 class Restarts:
-    """Counts restarts, of which ``limit`` are allowed during the life of the daemon."""
+    """Counts restarts, of which ``limit`` are allowed during the lifetime of the daemon."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

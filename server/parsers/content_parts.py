@@ -42,7 +42,7 @@ def new_call_id() -> str:
 
 
 class ContentPartSink:
-    """Collects what a parser finds, as content parts.
+    """Collects the findings of a parser as content parts.
 
     Whitespace and separator markers around calls belong to the format, not to the text. They are therefore held back
     until plain text follows.

@@ -54,7 +54,7 @@ class RequestTrace:
         return self.end_s is not None and all(choice.ended for choice in self.choices.values())
 
     def submitted(self, stream: ResponseStream, prepared: Prepared, model: str) -> None:
-        """Record what was sent to the engine. model: the name of the model that answers."""
+        """Record the request that was sent to the engine. model: the name of the model that answers it."""
         if not self.span.is_recording():
             return
         self._stream = stream

@@ -12,7 +12,8 @@ ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 BEGINS_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?")
 CONTROL = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
-# What is expected next. VALUE_OR_END and KEY_OR_END occur only directly after an opening bracket.
+# The states of the validator, named after the expected input. VALUE_OR_END and KEY_OR_END occur only directly after an
+# opening bracket.
 VALUE, VALUE_OR_END, KEY, KEY_OR_END, COLON, AFTER, STRING, SCALAR_GOES_ON = range(8)
 
 

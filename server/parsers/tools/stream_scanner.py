@@ -17,7 +17,7 @@ SPACES = " \t\r\n"
 
 
 class StreamScanner:
-    """A position in the text of one output, which arrives in parts, and the sink for what the parsers find.
+    """A position in the text of one output, which arrives in parts, and the sink for the findings of the parsers.
 
     ``mark`` saves a position. ``reject`` returns to this position, so that the text after it is handled as plain text.
     ``accept`` discards the saved position.
