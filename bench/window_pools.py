@@ -1,10 +1,10 @@
-"""How many requests run at once in the same memory, with one KV pool and with a pool for the layers with a window.
+"""Counts the requests that run at once in the same memory, with one KV pool or with another one for window layers.
 
     python bench/window_pools.py [--gib 32] [--length 8192] [--ratios 0.1 0.2 0.5 1.0] [--models gemma-3-4b …]
 
 The pools have the sizes that the model runner computes for the model's layers in bfloat16. Requests of ``--length``
-tokens (7/8 prompt, 1/8 output, nothing shared) run on the scheduler with the simulated runner; the number is the most
-that were running at once before the first retraction or end. Nothing is measured in seconds.
+tokens (7/8 prompt, 1/8 output, no shared prefix) run on the scheduler with the simulated runner. The result is the
+maximum number of running requests before the first retraction or completion. No times are measured.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAGE_SIZE, CHUNK, IN_FLIGHT, MAX_ROWS = 16, 2048, 2, 1024
 
 @dataclass(frozen=True)
 class Shape:
-    """The layers of a model: every ``period``-th has full attention (0: none), the others a window."""
+    """The layers of a model: every ``period``-th layer has full attention (0: none), the others have a window."""
 
     num_layers: int
     kv_heads: int
@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--ratios", type=float, nargs="+", default=[0.1, 0.2, 0.5, 1.0])
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     args = parser.parse_args()
-    logging.disable()  # the first retraction is the end of a run
+    logging.disable()  # the first retraction ends a run, so its warning is not of interest
     print(f"| model | one pool | {' | '.join(f'ratio {ratio:g}' for ratio in args.ratios)} |")
     print("|---|" + "---|" * (len(args.ratios) + 1))
     for name in args.models:

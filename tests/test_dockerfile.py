@@ -68,7 +68,7 @@ def copied_names() -> list[str]:
     return [name for word, rest in stages()["source"] if word == "COPY" for name in rest.split()[:-1]]
 
 
-def test_what_is_copied_exists_and_is_not_ignored() -> None:
+def test_copied_files_exist_and_are_not_ignored() -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert ignored[1] == "*"
     for name in copied_names():

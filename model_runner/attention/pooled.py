@@ -13,7 +13,7 @@ from . import AttentionBackend, BackendModule, LayerAttention
 
 
 class PooledAttention:
-    """One backend per pool. A pool without layers, of a model whose layers all have a window, has none."""
+    """One backend per pool that has layers. If all layers have a window, the first pool has none."""
 
     def __init__(self, pools: Sequence[KVPool], module: BackendModule) -> None:
         """pools: in the order of ``RunnerInfo.pools``."""

@@ -91,19 +91,19 @@ def _field(field: Tensor) -> Tensor:
 
 
 def _rows(values: Tensor) -> Tensor:
-    """[N, K] → [blocks, groups, 8, 64]: each row has 4 inputs of 16 outputs."""
+    """Arrange [N, K] as [blocks, groups, 8, 64], in rows of 4 inputs of 16 outputs."""
     quads = values.view(-1, BLOCK, values.shape[1] // GROUP, GROUP // 4, 4)
     return quads.permute(0, 2, 3, 1, 4).flatten(3)
 
 
 def _nibbles(rows: Tensor) -> Tensor:
-    """The low 4 bits: rows 0-3 in the low and rows 4-7 in the high nibbles of 4 rows."""
+    """Pack the low 4 bits of 8 rows into 4: rows 0-3 in the low nibbles, rows 4-7 in the high nibbles."""
     low = rows & 15
     return (low[:, :, :4] | (low[:, :, 4:] << 4)).flatten(2)
 
 
 def _high_bits(rows: Tensor, width: int) -> Tensor:
-    """Rows of numbers of ``width`` bits: a byte holds the numbers at its place in 8 / ``width`` consecutive rows."""
+    """Pack each 8 / ``width`` consecutive rows of numbers of ``width`` bits into one row of bytes."""
     in_byte = 8 // width
     parts = rows.reshape(*rows.shape[:2], -1, in_byte, rows.shape[3])
     packed = parts[..., 0, :].clone()

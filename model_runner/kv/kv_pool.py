@@ -30,7 +30,7 @@ class KVPool:
     Slot ``page * page_size + i`` holds token ``i`` of ``page``.
 
     Attributes:
-        shape: that of one token's K/V in this pool.
+        shape: shape of one token's K/V in this pool.
         data: [layers, 2, slots, kv_heads, head_dim]. On the CPU, its memory is allocated when it is first written.
         index_of: layer of the model → its index in ``data``.
     """
@@ -45,7 +45,7 @@ class KVPool:
         device: torch.device,
         layers: Sequence[int] | None = None,
     ) -> None:
-        """shape: that of all layers of the model. layers: the layers of this pool; None for all."""
+        """shape: shape of one token's K/V in all layers of the model. layers: the layers of this pool; None for all."""
         layers = range(shape.num_layers) if layers is None else layers
         self.index_of = {layer: index for index, layer in enumerate(layers)}
         self.shape = shape = replace(shape, num_layers=len(layers))

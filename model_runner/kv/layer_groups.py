@@ -60,7 +60,7 @@ def group_layers(
     Args:
         windows: the sliding window of each layer; None for layers that read all tokens.
         ratio: see ``LayerGroups``.
-        obstacle: reason why all layers must share one pool; None for none.
+        obstacle: reason why all layers must share one pool; None if there is no such reason.
     """
     every = tuple(range(len(windows)))
     windowed = tuple(layer for layer in every if (windows[layer] or context_length) < context_length)

@@ -34,10 +34,10 @@ AFTER_ATTENTION, BEFORE_MLP, AFTER_MLP = (
 
 @dataclass(frozen=True, slots=True)
 class GemmaConfig:
-    """The configuration.
+    """The configuration of a Gemma model.
 
     Attributes:
-        sizes: what it has in common with the Llama family.
+        sizes: the fields that it shares with the Llama family.
         scale: factor of the attention scores.
         softcap: soft cap of the attention scores; 0 for none.
         logit_softcap: soft cap of the logits; 0 for none.
@@ -133,7 +133,7 @@ class GemmaModel:
         return True
 
     def adapt_threads(self) -> None:
-        """See ``Model``. Does nothing: torch's operations always use torch's number of threads."""
+        """See ``Model``. Does nothing: the number of threads of torch's operations is fixed."""
 
     def targets(self) -> dict[str, Tensor]:
         """Return Hugging Face tensor name → target. A target is a parameter, or a view of a fused parameter."""

@@ -12,13 +12,13 @@ from ebbtide.step_cost import StepCost
 
 @dataclass(slots=True)
 class StepTimer:
-    """Lets steps take as long as ``cost`` says, like a device that works while the CPU plans the next step.
+    """Gives each step the duration from ``cost``, as on a device that works while the CPU plans the next step.
 
-    A step begins when it is submitted, or when the step before it ends.
+    A step begins when it is submitted or when the previous step ends, whichever is later.
     """
 
     cost: StepCost
-    _ends: deque[float] = field(default_factory=deque)  # end of each step that was submitted and not awaited
+    _ends: deque[float] = field(default_factory=deque)  # end times of the steps that were submitted and not awaited
     _last_end: float = 0.0
 
     def submitted(self, plan: StepPlan) -> None:

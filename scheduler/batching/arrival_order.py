@@ -42,7 +42,7 @@ class ArrivalOrder:
         return bool(self)
 
     def num_before(self, account: str) -> int:
-        """Return the number of waiting requests that a new request is behind. The account makes no difference."""
+        """Return the number of waiting requests ahead of a new request. The account has no effect."""
         return len(self)
 
     def put(self, req: Request, *, front: bool) -> None:

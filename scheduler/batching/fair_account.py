@@ -10,9 +10,7 @@ from .arrival_order import ArrivalOrder
 
 QUANTUM = 512  # tokens per account and round
 RECENT = 32  # number of ended requests over which the mean output length of an account is taken
-FIRST_MEAN = (
-    1024  # mean output length of an account of which nothing is known, in tokens; it counts as one ended request
-)
+FIRST_MEAN = 1024  # assumed mean output length of a new account, in tokens; weighted as one ended request
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +23,7 @@ class Account:
         used: tokens since the start of round 0, counted as if the account had used its share in every round in which it
             had no waiting requests.
         num_ended: number of recently ended requests.
-        outputs: number of their output tokens.
+        outputs: total number of their output tokens.
     """
 
     queue: ArrivalOrder = field(default_factory=ArrivalOrder)
@@ -41,11 +39,11 @@ class Account:
 
     @property
     def is_active(self) -> bool:
-        """True if the account has a request that waits for its first start, or runs."""
+        """True if a request of the account is running or waiting for its first start."""
         return bool(self.queue or self.started)
 
     def mean_output(self) -> float:
-        """Estimate the mean output length. The outputs of running requests count, so that long ones show early."""
+        """Estimate the mean output length. Outputs of running requests count, so that long ones are noticed early."""
         outputs = FIRST_MEAN + self.outputs + sum(req.num_outputs for req in self.started.values())
         return outputs / (1 + self.num_ended)
 

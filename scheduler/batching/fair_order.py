@@ -1,12 +1,12 @@
 """The order of waiting requests with ``--schedule-policy fair``: accounts (API keys) take turns, by tokens.
 
-The rule is deficit round robin in its surplus form. An account starts requests until it has used ``QUANTUM`` tokens
-and passes the turn; what it used in excess counts in its next rounds. The excess of a request of 8,000 tokens makes
-its account miss many rounds, and a count of rounds replaces visiting the account in each of them.
+The rule is deficit round robin in its surplus form. In its turn, an account starts requests until it has used at least
+``QUANTUM`` tokens; the excess counts in its next rounds. After a request of 8,000 tokens, an account therefore misses
+many rounds; these are counted, so that the account need not be visited in each of them.
 
-Turns alone do not help against requests that started while no other account had any, and that run for minutes. While
-other accounts have requests, an account therefore must not exceed its share of memory and rows, the same for every
-account, unless half of both stays free.
+Turns do not limit requests that started while no other account had any and that run for minutes. While other accounts
+have requests, an account therefore must not exceed its share of memory and rows, which is the same for every account,
+unless half of both stays free.
 """
 
 from __future__ import annotations
@@ -57,11 +57,12 @@ class _Started:
 
 
 class FairOrder:
-    """Requests that have run before, in order of arrival, then new ones, in turns of their accounts.
+    """Requests that have run before, in order of arrival, then new requests, in the turns of their accounts.
 
-    A request uses an estimated number of tokens when it starts; its end replaces the estimate. Starting, adding and
-    removing a request does not depend on the number of accounts or requests, apart from a search among the rounds in
-    which accounts have their next turn. Reading the order visits the running requests of the accounts that are read.
+    When a request starts, its account is charged an estimated number of tokens; the end of the request corrects it. The
+    cost of starting, adding or removing a request does not depend on the number of accounts or requests, apart from a
+    search among the rounds in which accounts have their next turn. Reading the order visits the running requests of the
+    accounts that are read.
     """
 
     def __init__(self, memory: Capacity, num_rows: int) -> None:
@@ -98,7 +99,7 @@ class FairOrder:
         return bool(self._len or self._used)
 
     def num_before(self, account: str) -> int:
-        """Return the number of waiting requests that a new request of this account is behind.
+        """Return the number of waiting requests ahead of a new request of this account.
 
         This is an estimate: in each round, every account starts one request.
         """

@@ -26,7 +26,7 @@ class PriorityClass(Protocol):
         """False if the object can be replaced by a new one."""
 
     def num_before(self, account: str) -> int:
-        """Return the number of waiting requests that a new request of this account is behind."""
+        """Return the number of waiting requests ahead of a new request of this account."""
 
     def put(self, req: Request, *, front: bool) -> None:
         """Add a request. front: True to insert it before all new requests, False to append it."""

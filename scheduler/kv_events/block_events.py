@@ -19,7 +19,7 @@ from ebbtide.messages import PoolInfo
 from ..memory.node import Node
 
 MEDIUM = "GPU"  # routers use this name for the memory of the compute device, even if the device is a CPU
-FULL_KIND, WINDOW_KIND = "full_attention", "sliding_window"  # as vLLM names the kinds of groups
+FULL_KIND, WINDOW_KIND = "full_attention", "sliding_window"  # vLLM's names for the kinds of groups
 POSITIVE = 2**63 - 1  # keeps a hash within the range of both signed and unsigned 64-bit integers
 
 
@@ -44,7 +44,7 @@ class BlockStored(KVCacheEvent, frozen=True):
 class GroupBlockStored(BlockStored, frozen=True, tag="BlockStored"):
     """The event of one group of layers, if the model has several KV pools. Each group stores its own blocks."""
 
-    group_idx: int = 0  # index of the pool; 0 is that of the layers with full attention
+    group_idx: int = 0  # index of the pool; 0 for the layers with full attention
     kv_cache_spec_kind: str = FULL_KIND
     kv_cache_spec_sliding_window: int | None = None  # tokens
 

@@ -32,7 +32,7 @@ class WindowSpans:
         evictable_session_pages: number of pages of tails that no running request reads.
         access_clock: the tree's LRU clock at the last release.
         on_eviction: called with each tail of which ``evict`` has freed pages.
-        observer: notified of the pages of tree nodes that are added and removed; None for nobody.
+        observer: notified of the pages of tree nodes that are added and removed; None for no notifications.
     """
 
     def __init__(self, allocator: PageAllocator, num_before: int) -> None:

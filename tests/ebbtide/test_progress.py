@@ -1,4 +1,4 @@
-"""How often progress is reported, and how much of it."""
+"""The frequency and the values of reported progress."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def prompts(vocab_size: int) -> list[list[int]]:
 @needs_smollm2
 @pytest.mark.parametrize("backend", ["torch", "triton"])
 @pytest.mark.parametrize(("page_size", "chunk"), [(1, 64), (16, 2048), (64, 32)])
-def test_smollm2_on_cuda_is_greedy_as_transformers_is(backend: str, page_size: int, chunk: int) -> None:
+def test_smollm2_on_cuda_has_the_greedy_output_of_transformers(backend: str, page_size: int, chunk: int) -> None:
     model = load_reference(smollm2_path())
     expected = [greedy(model, prompt, NUM_TOKENS) for prompt in prompts(40_000)]
     runner = load_runner(smollm2_path(), device="cuda", attention_backend=backend, page_size=page_size)
@@ -34,7 +34,7 @@ def test_smollm2_on_cuda_is_greedy_as_transformers_is(backend: str, page_size: i
 
 
 @pytest.mark.parametrize("family", NATIVE | BACKED)
-def test_a_tiny_model_on_cuda_is_greedy_as_transformers_is(family: str, tmp_path: Path) -> None:
+def test_a_tiny_model_on_cuda_has_the_greedy_output_of_transformers(family: str, tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, family)
     model = load_reference(folder)
     expected = [greedy(model, prompt, NUM_TOKENS) for prompt in prompts(512)]

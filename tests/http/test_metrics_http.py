@@ -71,7 +71,7 @@ def load(api: Api) -> list[Counter[str]]:
     return scrapes
 
 
-def test_every_promised_series_is_there_with_its_labels_and_nothing_unknown(pressed: Api) -> None:
+def test_every_documented_series_is_exported_with_its_labels_and_no_other_series(pressed: Api) -> None:
     pressed.complete("one")
     within(10, lambda: "ebbtide:kv_available_tokens{" in pressed.http.get("/metrics").text)  # the first statistics
     reply = pressed.http.get("/metrics")
@@ -87,7 +87,7 @@ def test_every_promised_series_is_there_with_its_labels_and_nothing_unknown(pres
         assert labels - {"le"} == {"model_name", *LABELS.get(name, ())}, name
 
 
-def test_the_series_move_under_load_and_rest_when_idle(pressed: Api) -> None:
+def test_the_series_change_under_load_and_are_constant_when_idle(pressed: Api) -> None:
     before = pressed.totals()
     scrapes = load(pressed)
     check_idle(pressed)
@@ -99,7 +99,7 @@ def test_the_series_move_under_load_and_rest_when_idle(pressed: Api) -> None:
     assert after["http_requests_active"] == 1  # the scrape itself
 
 
-def test_what_a_session_holds_and_what_the_cache_keeps_shows(pressed: Api) -> None:
+def test_the_memory_of_sessions_and_of_the_cache_is_exported(pressed: Api) -> None:
     body = {"capacity_of_str_len": 900, "session_id": "s", "streaming": True}
     assert pressed.http.post("/open_session", json=body).status_code == 200
     pressed.complete("a turn of some length", max_tokens=20, ignore_eos=True, session_params={"id": "s"})

@@ -270,7 +270,7 @@ def test_an_unknown_session_is_404_on_every_route(sessions_api: Api) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"max_tokens": 10}, {}, {"stop": "e"}], ids=str)
-def test_a_chat_says_what_the_same_messages_say_at_once(session: Session, fields: dict[str, Any]) -> None:
+def test_a_session_gives_the_answer_of_the_whole_conversation(session: Session, fields: dict[str, Any]) -> None:
     fields = {"max_tokens": 200, "include_stop_str_in_output": True, "seed": 1, **fields}
     messages: list[dict[str, str]] = []
     for number, role in enumerate(["system", "user", "user", "system", "user"]):

@@ -23,7 +23,7 @@ class Boat(BaseModel):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_official_client_parses_what_comes(api: Api, stream: bool) -> None:
+def test_the_official_client_parses_the_answer(api: Api, stream: bool) -> None:
     request: Any = {"model": "sim", "messages": ASK, "response_format": Boat, "max_tokens": 4000, "seed": 3}
     boost = {str(ord(c)): 30 for c in '}]",'}  # the simulated model would go on for long
     if stream:
@@ -35,7 +35,7 @@ def test_the_official_client_parses_what_comes(api: Api, stream: bool) -> None:
     assert isinstance(answer.choices[0].message.parsed, Boat)
 
 
-def test_every_choice_has_its_own_place_in_the_grammar(api: Api) -> None:
+def test_every_choice_has_its_own_position_in_the_grammar(api: Api) -> None:
     body = api.complete("x", regex="[a-z]{3}-[0-9]{2,40}\\.", n=8, max_tokens=60, seed=1)
     answers = [choice["text"] for choice in body["choices"] if choice["finish_reason"] == "stop"]
     assert len(set(answers)) > 1
@@ -51,7 +51,7 @@ def test_a_stream_has_the_same_text(api: Api) -> None:
     assert chunks[-1]["finish_reason"] == whole["finish_reason"] == "stop"
 
 
-def test_a_cut_answer_says_so(api: Api) -> None:
+def test_a_truncated_answer_is_marked_as_such(api: Api) -> None:
     body = api.complete("x", response_format={"type": "json_object"}, max_tokens=1)
     assert (body["choices"][0]["text"], body["choices"][0]["finish_reason"]) == ("{", "length")
 
@@ -62,7 +62,7 @@ def test_every_prompt_of_a_batch_has_the_grammar(api: Api) -> None:
         assert {choice["text"] for choice in body["choices"]} <= {"yes", "no"}
 
 
-def test_fifty_schemas_are_kept_and_compiled_beside_the_loop(api: Api) -> None:
+def test_fifty_schemas_are_enforced_and_compiled_outside_the_event_loop(api: Api) -> None:
     before = api.metric("grammar_compilation_time_seconds_count")
     whole = 0
     boost = {str(ord(c)): 30 for c in '}]",'}

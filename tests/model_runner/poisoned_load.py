@@ -20,7 +20,7 @@ MAX_STEPS = 3000
 
 @dataclass
 class Outcome:
-    """What a load came to.
+    """The result of a load.
 
     Attributes:
         tokens: the output of each request, in order.
@@ -38,7 +38,7 @@ class Outcome:
 def serve(
     runner: ModelRunner, config: SchedulerConfig, prompts: Sequence[list[int]], params: SamplingParams
 ) -> Outcome:
-    """Run all prompts together on a new scheduler, with the books checked after every step."""
+    """Run all prompts together on a new scheduler, and check the accounting after every step."""
     outcome = Outcome([[] for _ in prompts], [[] for _ in prompts])
     pools = runner.info.pools
     freed: list[set[int]] = [set() for _ in pools]

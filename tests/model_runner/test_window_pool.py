@@ -124,7 +124,7 @@ def test_compiled_code_gives_the_same_bits_with_and_without_a_window_pool(
 
 
 @pytest.mark.parametrize("family", ALL)
-def test_requests_that_come_back_from_the_host_give_the_output_of_transformers(
+def test_requests_restored_from_the_host_give_the_output_of_transformers(
     family: str, tiny: Callable[[str], Path], truth: Callable[[str], Truth]
 ) -> None:
     expected = truth(family)

@@ -46,7 +46,7 @@ def test_a_request_ends_by_its_end_token_which_is_its_last(overlap: int) -> None
     assert ended > 4
 
 
-def test_a_stop_token_ends_it_but_not_before_min_tokens() -> None:
+def test_a_stop_token_ends_a_request_but_not_before_min_tokens() -> None:
     base = alone(text("count"), greedy(40, ignore_eos=True)).tokens
     world = World()
     world.generate("a", text("count"), greedy(40, ignore_eos=True, stop_token_ids=(base[4],)))
@@ -57,7 +57,7 @@ def test_a_stop_token_ends_it_but_not_before_min_tokens() -> None:
     assert len(held.run()["a"].tokens) >= 30
 
 
-def test_the_context_length_ends_it() -> None:
+def test_the_context_length_ends_a_request() -> None:
     world = World(Shape(context_length=12))
     world.generate("a", text("hello wo"), greedy(100, ignore_eos=True))
     outcome = world.run()["a"]

@@ -26,7 +26,7 @@ def test_a_request_ends_at_its_limit_with_the_tokens_that_it_has() -> None:
     assert world.scheduler.state.metrics.totals["num_aborted_requests_total{reason=timeout}"] == 1
 
 
-def test_a_request_that_waits_too_long_never_runs_and_one_that_runs_is_left_alone() -> None:
+def test_the_queue_timeout_aborts_waiting_requests_and_not_running_ones() -> None:
     world = World(Shape(num_rows=1))
     world.generate("a", PROMPT, greedy(50, ignore_eos=True), queue_timeout_s=5)
     world.generate("b", PROMPT, greedy(50, ignore_eos=True), queue_timeout_s=5)
@@ -37,7 +37,7 @@ def test_a_request_that_waits_too_long_never_runs_and_one_that_runs_is_left_alon
     assert outcomes["b"].tokens == []
 
 
-def test_the_limit_holds_for_each_choice_and_the_queue_s_only_for_the_first() -> None:
+def test_the_request_timeout_applies_to_each_choice_and_the_queue_timeout_only_to_the_first() -> None:
     from ebbtide.messages import GenerateReq
 
     world = World(Shape(num_rows=1))
@@ -49,7 +49,7 @@ def test_the_limit_holds_for_each_choice_and_the_queue_s_only_for_the_first() ->
 
 
 @pytest.mark.parametrize("limit", ["queue_timeout_s", "timeout_s"])
-def test_no_time_at_all_ends_a_request_before_it_runs(limit: str) -> None:
+def test_a_timeout_of_zero_ends_a_request_before_it_runs(limit: str) -> None:
     world = World(Shape(num_rows=1))
     world.generate("a", PROMPT, greedy(5), **{limit: 0.0})
     world.receive()
@@ -58,7 +58,7 @@ def test_no_time_at_all_ends_a_request_before_it_runs(limit: str) -> None:
     assert timed_out(world, "a")
 
 
-def test_waiting_after_a_retraction_counts_in_neither() -> None:
+def test_waiting_after_a_retraction_counts_in_neither_timeout() -> None:
     world = World(Shape(num_pages=16, page_size=4, max_retractions=-1, conservativeness=0.01))
     for rid in "ab":
         world.generate(

@@ -76,7 +76,7 @@ def test_a_stop_string_inside_a_list_drops_the_rest_and_the_cache_has_only_what_
 
 
 @pytest.mark.parametrize(("before", "extra", "kept", "finish"), [("b", "xy", "ab", "stop"), ("a", "?", "a", "abort")])
-def test_what_follows_the_end_of_a_grammar_or_is_forbidden_by_it_is_dropped(
+def test_tokens_after_the_end_of_a_grammar_or_forbidden_by_it_are_dropped(
     before: str, extra: str, kept: str, finish: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World()

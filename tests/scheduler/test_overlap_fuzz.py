@@ -25,7 +25,7 @@ def solo(prompt: list[int], sampling: SamplingParams, window: int) -> list[int]:
 class Fuzz:
     """A world in which dispatch and collect alternate at random, and the requests that are open in it.
 
-    window: that of a second pool, which is about as short of pages as the first one; 0 for one pool.
+    window: size of the window of a second pool, which is about as small as the first one; 0 for one pool.
     """
 
     def __init__(self, seed: int, steps: int, window: int = 0, host_pages: int = 0) -> None:
@@ -96,7 +96,7 @@ def fuzz(seed: int, steps: int, window: int = 0, host_pages: int = 0) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_every_position_gets_exactly_one_token_whatever_happens_in_between(seed: int) -> None:
+def test_every_position_gets_exactly_one_token_for_any_events_in_between(seed: int) -> None:
     fuzz(seed, 1500)
 
 

@@ -38,7 +38,7 @@ def test_a_retraction_resets_what_describes_memory_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(("bound", "protected_after"), [(0, 1), (1, 1), (3, 3)])
-def test_it_is_protected_once_it_was_retracted_often_enough(bound: int, protected_after: int) -> None:
+def test_a_request_is_protected_after_the_maximum_number_of_retractions(bound: int, protected_after: int) -> None:
     req = request()
     history = []
     for _ in range(4):
@@ -48,7 +48,7 @@ def test_it_is_protected_once_it_was_retracted_often_enough(bound: int, protecte
     assert all(history[protected_after - 1 :])
 
 
-def test_without_a_bound_it_is_never_protected() -> None:
+def test_without_a_maximum_number_of_retractions_a_request_is_never_protected() -> None:
     req = request()
     for _ in range(50):
         req.reset_for_retract(max_retractions=-1)

@@ -226,7 +226,7 @@ async def test_a_refused_turn_has_the_kind_of_its_status(
     assert (refusal.status, refusal.code, refusal.kind, refusal.should_retry) == (status, code, kind, should_retry)
 
 
-async def test_a_closing_item_waits_for_its_abort(desk: Desk) -> None:
+async def test_the_closing_item_waits_for_its_abort(desk: Desk) -> None:
     with desk.submit() as answer:
         [rid] = answer.rids
         desk.text(rid, "ab", 2, finish="abort")

@@ -160,7 +160,7 @@ async def chat_turn(reader: PromptReader, messages: list[dict[str, str]]) -> Enc
     return await reader.chat_turn(chat, chat)
 
 
-async def test_a_turn_comes_as_a_first_and_as_a_later_one(reader: PromptReader) -> None:
+async def test_a_turn_is_prepared_as_a_first_and_as_a_later_turn(reader: PromptReader) -> None:
     turn = await chat_turn(reader, [{"role": "user", "content": "x"}])
     assert turn.prompt == [SIM_USER, ord("x"), SIM_EOS, SIM_ASSISTANT]
     assert turn.continuation == [SIM_EOS, *turn.prompt]

@@ -175,7 +175,7 @@ def test_server_without_usage_is_counted_by_chunks(measure: Any, capsys: pytest.
         ("garbage", "invalid answer", "{not json"),
     ],
 )
-def test_failures_are_told_apart(
+def test_failures_are_distinguished(
     measure: Any, model: str, kind: str, example: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = measure("--model", model)

@@ -19,7 +19,7 @@ def tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(path)
 
 
-def test_it_is_private_and_gone_afterwards(tmp: Path) -> None:
+def test_the_directory_is_private_and_removed_afterwards(tmp: Path) -> None:
     with socket_directory() as path:
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
         assert addresses_in(path).detokenizer == f"ipc://{path}/detokenizer"
@@ -27,7 +27,7 @@ def test_it_is_private_and_gone_afterwards(tmp: Path) -> None:
     assert list(tmp.iterdir()) == []
 
 
-def test_it_is_gone_after_an_error_too(tmp: Path) -> None:
+def test_the_directory_is_removed_after_an_error_too(tmp: Path) -> None:
     with pytest.raises(ZeroDivisionError), socket_directory():
         raise ZeroDivisionError
     assert list(tmp.iterdir()) == []

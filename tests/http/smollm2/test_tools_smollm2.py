@@ -40,7 +40,7 @@ CHOICES: list[Any] = ["required", {"type": "function", "function": {"name": "add
 @pytest.mark.soak
 @pytest.mark.skipif(not smollm2_path().is_file(), reason="the packaged model is not pulled")
 @pytest.mark.parametrize("flags", [(), ("--test-retract-interval", "7")])
-def test_a_small_model_calls_what_it_must(start_daemon: Any, flags: tuple[str, ...]) -> None:
+def test_a_small_model_makes_the_required_calls(start_daemon: Any, flags: tuple[str, ...]) -> None:
     daemon = start_daemon("--dtype", "float32", "--max-total-tokens", "8192", *flags, model="smollm2")
     api = Api(daemon.url)
     asked = list(product(QUESTIONS, CHOICES, [False, True]))

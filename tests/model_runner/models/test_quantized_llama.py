@@ -63,7 +63,7 @@ def has_tiles(variant: str) -> bool:
 
 
 def rounded_inputs(states: Tensor) -> Tensor:
-    """The inputs that a quantized layer multiplies, float64: 127 steps to the greatest of each 32."""
+    """The inputs that a quantized layer multiplies, float64: rounded to 1/127 of the greatest of each 32."""
     groups = states.float().unflatten(1, (-1, 32))
     greatest = groups.abs().amax(-1, keepdim=True)
     inverse = torch.full_like(greatest, 127) / greatest  # torch computes 127 / x with two roundings
@@ -73,7 +73,7 @@ def rounded_inputs(states: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("variant", INSTRUCTION_SETS)
 def test_a_linear_layer_multiplies_rounded_numbers_exactly(variant: str, weights: dict[str, Stored]) -> None:
-    """All products are exact and few sums are rounded. Rows computed together get the bits of rows alone."""
+    """All products are exact, and few sums are rounded. A row has the same bits in every batch."""
     model, head = model_of(weights, variant), "lm_head.weight"
     states = torch.randn(300, SIZES.hidden, generator=torch.Generator().manual_seed(5)).to(model.activation)
     states[2], states[3, 32:64] = 0, 0

@@ -90,7 +90,7 @@ def test_bfloat16_passes_the_check_at_start(tiny: Callable[[str], Path]) -> None
     assert model.vocab_size == VOCAB_SIZE
 
 
-def test_what_depends_on_the_longest_position_is_refused(
+def test_models_that_depend_on_the_longest_position_are_refused(
     tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = transformers.models.phi3.modeling_phi3.Phi3RotaryEmbedding.forward

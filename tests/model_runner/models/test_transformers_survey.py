@@ -36,7 +36,7 @@ def test_an_architecture_runs_with_our_attention(model_type: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("model_type", sorted(REFUSED_AT_START - {"git"}))
-def test_what_only_shows_in_a_forward_is_refused_too(model_type: str, tmp_path: Path) -> None:
+def test_problems_that_appear_only_in_a_forward_pass_are_refused_too(model_type: str, tmp_path: Path) -> None:
     with pytest.raises(StartupError, match=rf"The architecture {MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type]} "):
         load_shrunken(model_type, tmp_path)
 

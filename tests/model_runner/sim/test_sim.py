@@ -156,7 +156,7 @@ def test_an_item_that_reaches_outside_is_refused(item: PlanItem) -> None:
     assert "row" in result.failures[0].problem
 
 
-def test_a_seed_decides_a_draw_and_its_index_goes_into_it() -> None:
+def test_a_draw_depends_on_the_seed_and_the_index() -> None:
     def drawn(seed: int) -> list[int]:
         sim = runner()
         sampling = SamplingParams(max_tokens=10, temperature=1.5, seed=seed)

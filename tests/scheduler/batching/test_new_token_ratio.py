@@ -7,7 +7,7 @@ from ebbtide.scheduler.batching.new_token_ratio import NewTokenRatio, ReportedRa
 from ..make import request
 
 
-def test_it_starts_at_seven_tenths_and_decays_to_a_seventh_of_that_in_600_steps() -> None:
+def test_the_ratio_starts_at_0_7_and_decays_to_a_seventh_of_that_in_600_steps() -> None:
     ratio = NewTokenRatio()
     assert ratio.value == pytest.approx(0.7)
     for _ in range(599):
@@ -18,19 +18,19 @@ def test_it_starts_at_seven_tenths_and_decays_to_a_seventh_of_that_in_600_steps(
     assert ratio.value == pytest.approx(0.098)
 
 
-def test_conservativeness_scales_it_up_to_one() -> None:
+def test_conservativeness_scales_the_ratio_up_to_one() -> None:
     assert NewTokenRatio(0.5).value == pytest.approx(0.35)
     assert NewTokenRatio(10).value == 1.0
 
 
 @pytest.mark.parametrize("survivors", [[], [request(outputs=1, max_tokens=4096)] * 30])
-def test_pressure_never_lowers_it(survivors: list[object]) -> None:
+def test_pressure_never_lowers_the_ratio(survivors: list[object]) -> None:
     ratio = NewTokenRatio()
     ratio.raise_after_retract(survivors)  # type: ignore[arg-type]
     assert ratio.value == pytest.approx(0.7)
 
 
-def test_pressure_raises_it_to_the_survivors_needs_and_never_over_one() -> None:
+def test_pressure_raises_the_ratio_to_the_need_of_the_remaining_requests_and_never_over_one() -> None:
     ratio = NewTokenRatio(0.2)
     ratio.raise_after_retract([request(outputs=30, max_tokens=99)])
     assert ratio.value == pytest.approx(0.5)
@@ -38,7 +38,7 @@ def test_pressure_raises_it_to_the_survivors_needs_and_never_over_one() -> None:
     assert ratio.value == 1.0
 
 
-def test_idleness_resets_it() -> None:
+def test_an_idle_scheduler_resets_the_ratio() -> None:
     ratio = NewTokenRatio()
     ratio.decay()
     ratio.reset()

@@ -153,7 +153,7 @@ SESSION_WINDOW_BUGS: dict[Bug, Witness] = {
 
 @cache
 def host_cases() -> list[tuple[list[Arrival], World, Shape]]:
-    """Loads with their outcome in an ample pool, and a shape whose requests are copied to the host and back."""
+    """Loads, their outcomes in an ample pool, and a shape whose requests are copied to the host and back."""
     cases = []
     for number, load in enumerate([random_load(1, count=10, aborts=True), random_load(2, count=10)]):
         expected = play(load, replace(ample(4), second=PoolInfo(6000, 4, SWA_POOL, 18)))

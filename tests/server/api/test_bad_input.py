@@ -94,7 +94,7 @@ async def test_more_alternatives_than_allowed_are_refused(world: World, value: A
     check_refused(await world.complete(logprobs=value), "logprobs")
 
 
-async def test_the_edges_of_each_range_are_taken(world: World) -> None:
+async def test_the_limits_of_each_range_are_accepted(world: World) -> None:
     edges: list[dict[str, Any]] = [
         {"temperature": 2, "top_p": 1, "min_p": 1, "repetition_penalty": 2},
         {"temperature": 0, "top_p": 0, "min_p": 0, "top_k": -1},
@@ -161,7 +161,7 @@ async def test_a_body_that_is_not_strict_json_is_refused(world: World, body: byt
 
 
 @pytest.mark.parametrize("text", ["\0", "\ufffe", "\u2028", "a" + "\u0301" * 50, "\U0001f600"])
-async def test_odd_but_valid_text_is_taken_as_it_is(world: World, text: str) -> None:
+async def test_unusual_but_valid_text_is_accepted_unchanged(world: World, text: str) -> None:
     assert (await world.complete(prompt=text)).status_code == 200
     assert world.engine.requests[0].prompt == list(text.encode())
 
@@ -183,7 +183,7 @@ async def test_more_elements_than_any_prompt_has_are_refused_unparsed(world: Wor
     assert reply.json()["error"]["code"] == "request_too_large"
 
 
-async def test_nesting_within_the_limit_is_taken(world: World) -> None:
+async def test_nesting_within_the_limit_is_accepted(world: World) -> None:
     value = "[" * 120 + "]" * 120
     reply = await world.client.post(CHAT, content=f'{{{HI},"x":{value}}}', headers=JSON)
     assert reply.status_code == 200

@@ -10,7 +10,7 @@ PIECES = Vocabulary(pieces=[b"<s>", b" Hello", b" world", b"!"], special_ids=[0]
 
 
 @pytest.mark.parametrize("text", ["plain", "größe 日本語", "e\u0301 🌊", "a\u2028b"])
-def test_a_text_comes_back_as_it_was_and_each_byte_points_to_its_character(text: str) -> None:
+def test_an_echoed_text_is_unchanged_and_each_byte_has_the_offset_of_its_character(text: str) -> None:
     echo = echo_of_text(text, [*text.encode()], sim_vocabulary())
     assert echo.text == text
     assert echo.offsets == [index for index, character in enumerate(text) for _ in character.encode()]

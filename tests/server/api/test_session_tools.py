@@ -90,7 +90,7 @@ def joined(tokens: list[int], continuation: list[int], head: int) -> list[int]:
 
 
 @pytest.mark.parametrize("system", [[], [{"role": "system", "content": "Be kind."}]], ids=["bare", "system"])
-async def test_tools_in_every_turn_are_those_of_the_whole_conversation(
+async def test_the_tools_of_every_turn_are_those_of_the_whole_conversation(
     world: World, tokenizer: TextTokenizer, system: list[dict[str, Any]]
 ) -> None:
     history: list[dict[str, Any]] = []

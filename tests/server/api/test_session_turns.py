@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 HI = [SIM_USER, *b"hi", SIM_EOS, SIM_ASSISTANT]
 
 
-async def test_a_chat_turn_comes_as_a_first_and_as_a_later_one(world: World) -> None:
+async def test_a_chat_turn_is_sent_as_a_first_and_as_a_later_turn(world: World) -> None:
     assert (await world.chat(session_id="s")).status_code == 200
     [request] = world.engine.requests
     assert request.prompt == HI

@@ -188,7 +188,7 @@ async def test_pressure_shows_in_the_usage_of_a_retracted_request_only(world: Wo
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_pressure_cost_the_choices_is_added_up_but_they_waited_side_by_side(
+async def test_the_costs_of_pressure_are_summed_over_choices_except_parallel_waiting(
     world: World, stream: bool
 ) -> None:
     costs = [PressureUsage(1, 10, 400), None, PressureUsage(2, 30, 700)]

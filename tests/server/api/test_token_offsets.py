@@ -30,6 +30,6 @@ def test_whole_characters_are_found_behind_broken_bytes(parts: list[bytes]) -> N
             assert text[place:].startswith(part.decode())
 
 
-def test_a_token_without_bytes_stands_where_the_next_one_does() -> None:
+def test_a_token_without_bytes_has_the_offset_of_the_next_one() -> None:
     counter = TokenOffsets()
     assert [counter.next(raw) for raw in (b"a", b"", b"b", b"")] == [0, 1, 1, 2]

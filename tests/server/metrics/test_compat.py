@@ -118,7 +118,7 @@ EXPECTED = [
 
 
 @pytest.mark.parametrize(("name", "expected", "labels"), EXPECTED)
-def test_a_number_reads_the_same_under_their_name(
+def test_values_are_equal_under_the_names_of_other_engines(
     both: FrontMetrics, name: str, expected: float, labels: dict[str, str]
 ) -> None:
     assert value(both, name, **labels) == pytest.approx(expected)

@@ -117,7 +117,7 @@ def test_its_description_names_both_children_and_says_whether_it_is_ready() -> N
     assert lines[-1] == "not ready: The scheduler process has been silent for 21 s."
 
 
-def test_its_description_repeats_what_each_child_said_last() -> None:
+def test_its_description_has_the_last_status_of_each_child() -> None:
     liveness, clock = started()
     liveness.record_heartbeat(Heartbeat("scheduler", 7, "blocked", "a: no free row, 3 run", 31.0, 4))
     liveness.record_heartbeat(Heartbeat("detokenizer", 9, "running", num_requests=3))

@@ -166,7 +166,7 @@ def test_an_invalid_series_name_does_not_break_the_page(metrics: FrontMetrics) -
 
 
 @pytest.mark.anyio
-async def test_times_are_taken_once_per_request_that_made_a_token(world: World) -> None:
+async def test_times_are_measured_once_per_request_with_a_token(world: World) -> None:
     await world.chat(n=3)
     await world.chat(stream=True)
     world.engine.answer = lambda request: world.engine.abort(request.rids[0])

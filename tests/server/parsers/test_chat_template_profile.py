@@ -18,7 +18,7 @@ from ebbtide.tokenization.tokenizer import SimTokenizer
 from ..chat_templates import DEEPSEEK, HERMES, LLAMA, MISTRAL, NO_SYSTEM, PLAIN, UNUSABLE, tokenizer_with
 
 
-def test_a_plain_template_gets_tools_in_words() -> None:
+def test_a_plain_template_gets_a_description_of_the_tools() -> None:
     assert probe_chat_template(tokenizer_with(PLAIN)) == ChatTemplateProfile()
     assert probe_chat_template(SimTokenizer()) == ChatTemplateProfile()
 
@@ -27,7 +27,7 @@ def test_a_model_without_a_template_has_a_profile_too() -> None:
     assert probe_chat_template(tokenizer_with(None)) == ChatTemplateProfile()
 
 
-def test_a_template_may_take_no_system_message() -> None:
+def test_a_template_may_refuse_system_messages() -> None:
     assert probe_chat_template(tokenizer_with(NO_SYSTEM)).roles.takes_system is False
 
 

@@ -62,7 +62,7 @@ def test_reasoning_then_text_then_a_call() -> None:
     st.booleans(),
     st.sampled_from(ReasoningMode),
 )
-def test_any_split_reads_like_the_whole(
+def test_every_split_is_parsed_like_the_whole(
     split: tuple[str, list[str]], starts_in_reasoning: bool, reasoning_mode: ReasoningMode
 ) -> None:
     text, parts = split
@@ -100,13 +100,13 @@ def test_reasoning_can_be_sent_in_one_piece() -> None:
     assert [f.text for r in cut for f in r.parts] == ["abc"]
 
 
-def test_reasoning_can_be_left_out_and_still_counts() -> None:
+def test_reasoning_can_be_omitted_and_still_counts() -> None:
     deltas = by_character(config(reasoning_mode=ReasoningMode.OMITTED), "<think>abc</think>yes")
     assert "".join(f.text for r in deltas for f in r.parts) == "yes"
     assert deltas[-1].reasoning_tokens == len("<think>abc</think>")
 
 
-def test_choices_are_read_apart() -> None:
+def test_choices_are_parsed_independently() -> None:
     parsers = OutputParsers(config())
     parsers.parse(Delta(0, "<think>a"))
     assert parsers.parse(Delta(1, "b")).text_of(Kind.TEXT) == "b"

@@ -21,7 +21,7 @@ def read(text: str, name: str = "think", **more: Any) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", list(REASONING))
-def test_every_family_tells_reasoning_from_the_answer(name: str) -> None:
+def test_every_family_distinguishes_reasoning_from_the_answer(name: str) -> None:
     form = REASONING[name]
     assert read(f"{form.opens}\n why\n{form.closes}\n\nso", name) == (" why", "so")
 
@@ -53,7 +53,7 @@ def test_reasoning_that_is_kept_in_the_text_is_verbatim(text: str, starts_in_rea
     assert read(text, starts_in_reasoning=starts_in_reasoning, reasoning_mode=ReasoningMode.INLINE) == ("", text)
 
 
-def test_a_family_that_always_reasons_needs_no_mark() -> None:
+def test_a_family_that_always_reasons_needs_no_marker() -> None:
     assert prompt_opens_reasoning(REASONING["deepseek_r1"], "anything")
 
 
@@ -67,6 +67,6 @@ def test_the_family_is_found_in_the_template() -> None:
     assert detect("plain") is None
 
 
-def test_a_finish_stays_what_it_is() -> None:
+def test_a_finish_reason_is_unchanged() -> None:
     config = ParserConfig(reasoning=REASONING["think"])
     assert read_with(config, ["<think>a"], "length") == Read("", [], "length", "a")

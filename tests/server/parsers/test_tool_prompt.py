@@ -22,11 +22,11 @@ def test_the_functions_join_the_system_message() -> None:
     assert user == USER
 
 
-def test_they_make_a_system_message_where_there_is_none() -> None:
+def test_the_functions_become_a_system_message_if_there_is_none() -> None:
     assert [message["role"] for message in with_tools([USER], OPTIONS, takes_system=True)] == ["system", "user"]
 
 
-def test_they_join_the_users_message_where_there_can_be_none() -> None:
+def test_the_functions_join_the_user_message_if_system_messages_are_refused() -> None:
     [user] = with_tools([USER], OPTIONS, takes_system=False)
     assert user["role"] == "user"
     assert user["content"].endswith("\n\nhi")

@@ -39,7 +39,7 @@ def test_without_a_field_there_is_no_constraint() -> None:
     assert constraint_of(GenerationRequest()) is None
 
 
-def test_choices_are_taken_as_they_are() -> None:
+def test_choices_are_accepted_unchanged() -> None:
     assert (
         choice_constraint(['"a" | "b"', "a\nb", "a\nb"], "x").lark
         == 'start: CHOICE\nCHOICE: "\\"a\\" | \\"b\\"" | "a\\nb"'

@@ -40,7 +40,7 @@ def test_a_discriminated_union_can_be_enforced() -> None:
     assert "oneOf" in str(schema)
 
 
-def test_alternatives_that_a_tag_tells_apart_become_any_of() -> None:
+def test_alternatives_with_a_distinguishing_tag_become_any_of() -> None:
     one, other = tagged({"const": "a"}), tagged({"enum": ["b", "c"]})
     assert oneof_to_anyof({"oneOf": [one, other]}) == {"anyOf": [one, other]}
     defs = {"x": one, "y": {"$ref": "#/$defs/z"}, "z": other}

@@ -80,7 +80,7 @@ def test_sglang_charges_a_candidate_its_whole_remainder_clipped_at_4096() -> Non
     assert outcome("sglang", loose, 9000 // PAGE).run.usage[0][2] == 0  # 2 * (4096 + prompt) fit: clipped
 
 
-def test_sglangs_ratio_falls_in_a_retraction_where_ours_never_does() -> None:
+def test_a_retraction_can_lower_sglangs_ratio_and_never_ours() -> None:
     survivors = [request_with(50, 4096) for _ in range(30)]
     ours, theirs = NewTokenRatio(), ReplacedRatio()
     before = ours.value

@@ -171,7 +171,7 @@ class TestSilentBefore:
     def config(self) -> ServerConfig:
         return ServerConfig(keep_alive_s=0.01)
 
-    async def test_silence_is_broken_by_pings(self, world: World) -> None:
+    async def test_pings_are_sent_during_silence(self, world: World) -> None:
         def answer(request: Any) -> None:
             emit = world.engine.emit
             asyncio.get_running_loop().call_later(0.2, lambda: emit(request.rids[0], "x", 1, finish="stop"))

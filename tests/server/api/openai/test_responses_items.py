@@ -36,7 +36,7 @@ def test_parts_of_text_are_joined() -> None:
     assert messages([{"role": "user", "content": parts}]) == [{"role": "user", "content": "ab"}]
 
 
-def test_what_a_response_said_goes_back_in_as_it_came_out() -> None:
+def test_output_items_of_a_response_are_accepted_as_input() -> None:
     output = [
         {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "why"}]},
         {

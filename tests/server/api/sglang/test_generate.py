@@ -58,7 +58,7 @@ async def test_the_finish_reason_has_the_stop_that_matched(world: World) -> None
     assert (await generate(world))["meta_info"]["finish_reason"] == {"type": "length", "length": 1}
 
 
-async def test_an_answer_without_a_rid_is_called_as_in_its_header(world: World) -> None:
+async def test_an_answer_without_a_rid_has_the_id_of_its_header(world: World) -> None:
     reply = await world.client.post("/generate", json={"text": "hi"})
     assert reply.json()["meta_info"]["id"] == reply.headers["x-request-id"]
 
@@ -152,7 +152,7 @@ async def test_logprobs_are_triples(world: World) -> None:
     assert "output_token_logprobs" not in (await generate(world))["meta_info"]
 
 
-async def test_the_prompt_can_be_looked_at_from_any_token_on(world: World) -> None:
+async def test_prompt_logprobs_can_start_at_any_token(world: World) -> None:
     def answer(request: Any) -> None:
         scores = [
             TextLogprob(
@@ -242,7 +242,7 @@ async def test_a_stream_that_fails_ends_with_an_abort(world: World) -> None:
     assert last["error"]["code"] == "kv_cache_exhausted"
 
 
-async def test_a_turn_goes_on_with_a_session_and_has_a_name(world: World) -> None:
+async def test_a_turn_continues_a_session_and_has_a_name(world: World) -> None:
     first = await generate(world, session_params={"id": "s"})
     second = await generate(world, text="more", rid="r2", session_params={"id": "s", "rid": first["meta_info"]["id"]})
     third = await generate(world, text=None, input_ids=[5], session_id="s", sampling_params={"max_new_tokens": 4})

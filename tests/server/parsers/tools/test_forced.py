@@ -39,7 +39,9 @@ def test_arguments_alone() -> None:
         (ONE, "{", []),
     ],
 )
-def test_a_cut_answer_says_that_it_was_cut(config: ParserConfig, text: str, calls: list[tuple[str, str]]) -> None:
+def test_a_truncated_answer_has_the_finish_reason_length(
+    config: ParserConfig, text: str, calls: list[tuple[str, str]]
+) -> None:
     assert both(config, text, "length") == Read("" if calls else text, calls, "length")
 
 

@@ -44,7 +44,7 @@ GOOD: dict[str, tuple[str, list[tuple[str, str]]]] = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_calls_are_read_alike_however_they_come(name: str) -> None:
+def test_calls_are_parsed_alike_for_any_split(name: str) -> None:
     text, calls = GOOD[name]
     assert in_every_split(name, text) == Read("", calls, "tool_calls")
 
@@ -180,6 +180,6 @@ def test_arguments_may_nest_deeper_than_is_checked() -> None:
     assert in_every_split("hermes", text).calls == [("clock", arguments)]
 
 
-def test_arguments_come_before_they_are_complete() -> None:
+def test_arguments_are_sent_before_they_are_complete() -> None:
     text = '<tool_call>{"name": "weather", "arguments": {"city": "Par'
     assert read("hermes", [*text, "is"], finish="length").calls == [("weather", '{"city": "Paris')]

@@ -33,7 +33,7 @@ STRANGE = ("👩‍👩‍👧", "e\u0301", "日", "\\", ":", ",", ";", "x", "1"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
-def test_any_text_in_any_parts_reads_like_the_whole(name: str) -> None:
+def test_any_text_in_any_parts_is_parsed_like_the_whole(name: str) -> None:
     vocabulary = (*FORMATS[name].markers, *PIECES, *STRANGE)
     texts = st.lists(st.sampled_from(vocabulary), max_size=14).map("".join)
 
