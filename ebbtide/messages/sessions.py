@@ -25,7 +25,7 @@ class OpenSessionReq(Message, frozen=True):
 
 
 class CloseSessionReq(Message, frozen=True):
-    """Front → scheduler: close a session. A running turn finishes without the session. The answer is a ``Reply``."""
+    """Front → scheduler: close a session. A running turn continues but is not saved. The answer is a ``Reply``."""
 
     call: str
     session_id: str

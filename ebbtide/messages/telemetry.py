@@ -47,7 +47,8 @@ class Heartbeat(Message, frozen=True):
         source: name of the process.
         handled: number of messages received so far.
         state: "running", "blocked" (requests wait and none runs) or "idle".
-        reason: why the process is blocked, once this has lasted for some time; otherwise "".
+        reason: the reasons for which the requests wait, once the process has been blocked for --progress-alarm seconds;
+            otherwise "".
         stalled_s: seconds since the last progress; 0 if the process is idle.
         num_requests: number of requests for which the process holds state.
     """

@@ -1,8 +1,8 @@
 """Handles clients that have closed their sending side: they may still be reading the response, or have disconnected.
 
 Only a write shows the difference, because a disconnected client answers it with a reset. Before a response starts, the
-server therefore writes interim responses (RFC 9110 section 15.2), which clients must ignore. Into an event stream, it
-writes comments. HTTP/1.0 has no interim responses, so a response to an HTTP/1.0 client must start soon.
+server therefore writes interim responses (RFC 9110 section 15.2), which clients must ignore. It writes comments into an
+event stream. HTTP/1.0 has no interim responses, so a response to an HTTP/1.0 client must start soon.
 """
 
 from __future__ import annotations

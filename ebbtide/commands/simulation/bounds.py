@@ -91,7 +91,10 @@ class OracleAdmission(ReservesPerStep):
         return AdmissionResult(Verdict.ADMIT if fits else Verdict.WAIT, match)
 
     def _peak(self, req: Request, match: MatchResult) -> int:
-        """Return the peak number of private pages of the running requests and ``req``. It occurs at the end of one."""
+        """Return the peak number of private pages of the running requests and ``req``.
+
+        The peak occurs when one of these requests ends.
+        """
         size = self._pool.page_size
         ends = [*self._running, (self._remaining(req), len(req.known) - match.num_locked * size)]
         return max(
