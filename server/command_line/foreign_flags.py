@@ -79,7 +79,7 @@ WITHOUT_EQUIVALENT = {
     **dict.fromkeys(("--tensor-split", "-ts", "--split-mode", "-sm"), Foreign(ONE_DEVICE)),
     **dict.fromkeys(
         ("--n-gpu-layers", "--gpu-layers", "-ngl"),
-        _ignored("All layers are on one device: see --device.", takes_value=True),
+        _ignored("Layers cannot be assigned to devices: see --device.", takes_value=True),
     ),
     "--kv-cache-dtype": Foreign("The KV cache has the type of --dtype.", harmless=("auto",)),
     **dict.fromkeys(
