@@ -1,10 +1,11 @@
 """Cost of one scheduler step at 256 running rows and 10,000 waiting, with the simulated runner.
 
-    python bench/scheduler_step.py [--rows 256] [--waiting 10000] [--steps 300] [--window 0] [--json]
+    python bench/scheduler_step.py [--rows 256] [--waiting 10000] [--steps 300] [--window 0] [--compare] [--json]
 
 ``scheduler`` is receive + next_step + settle + take_output + the busy check, in wall time and in the thread's CPU time,
 which other processes prolong less; ``runner`` is the simulation. With ``--window``, there is a second pool with a
-sliding window of that many tokens.
+sliding window of that many tokens. With ``--compare``, a scheduler with and one without it take turns, step by step,
+and the ratios of their CPU times are printed too: other processes affect both alike.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ebbtide.scheduler.build import build_scheduler
 from ebbtide.scheduler.core import Scheduler
 
 PROMPT_LEN = 100
+WARM_UP = 10  # steps
 
 
 def build(rows: int, page_size: int, window: int) -> tuple[Scheduler, SimRunner]:
@@ -43,39 +45,66 @@ def requests(count: int) -> list[GenerateReq]:
     ]
 
 
-def measure(rows: int, waiting: int, steps: int, page_size: int, window: int) -> dict[str, float]:
-    """Return milliseconds per step: medians, and the scheduler's p99."""
-    scheduler, runner = build(rows, page_size, window)
-    scheduler.receive(requests(rows), 0.0)
-    own: list[float] = []
-    cpu: list[float] = []
-    simulated: list[float] = []
-    for step in range(steps + 10):
-        if step == 9:
-            scheduler.receive(requests(waiting + rows)[rows:], 0.0)
+class Steps:
+    """A scheduler with its runner, and the times of its steps in milliseconds.
+
+    Attributes:
+        own: wall time of the scheduler.
+        cpu: CPU time of the scheduler's thread.
+        simulated: wall time of the runner.
+    """
+
+    def __init__(self, args: argparse.Namespace, window: int) -> None:
+        self.scheduler, self._runner = build(args.rows, args.page_size, window)
+        self.scheduler.receive(requests(args.rows), 0.0)
+        self.own: list[float] = []
+        self.cpu: list[float] = []
+        self.simulated: list[float] = []
+
+    def run(self, step: int) -> None:
+        """Run and time one step."""
+        scheduler = self.scheduler
         started, cpu_started = time.perf_counter(), time.thread_time()
         plan = scheduler.next_step(float(step))
         planned, cpu_planned = time.perf_counter(), time.thread_time()
         assert plan is not None
-        runner.submit(plan)
-        result = runner.collect()
+        self._runner.submit(plan)
+        result = self._runner.collect()
         computed, cpu_computed = time.perf_counter(), time.thread_time()
         scheduler.settle(result)
         scheduler.take_output()
         scheduler.self_check_during_busy()
         ended, cpu_ended = time.perf_counter(), time.thread_time()
-        if step >= 10:
-            own.append((planned - started + ended - computed) * 1000)
-            cpu.append((cpu_planned - cpu_started + cpu_ended - cpu_computed) * 1000)
-            simulated.append((computed - planned) * 1000)
-    assert len(scheduler.state.running) == rows
-    assert len(scheduler.state.waiting) == waiting
-    return {
-        "scheduler_ms_p50": statistics.median(own),
-        "scheduler_ms_p99": statistics.quantiles(own, n=100)[98],
-        "scheduler_cpu_ms_p50": statistics.median(cpu),
-        "runner_ms_p50": statistics.median(simulated),
+        if step >= WARM_UP:
+            self.own.append((planned - started + ended - computed) * 1000)
+            self.cpu.append((cpu_planned - cpu_started + cpu_ended - cpu_computed) * 1000)
+            self.simulated.append((computed - planned) * 1000)
+
+
+def measure(args: argparse.Namespace) -> dict[str, float]:
+    """Return milliseconds per step: medians, and the scheduler's p99."""
+    measured = [Steps(args, args.window), *([Steps(args, 0)] if args.compare else [])]
+    for step in range(args.steps + WARM_UP):
+        for steps in measured if step % 2 else measured[::-1]:
+            if step == WARM_UP - 1:
+                steps.scheduler.receive(requests(args.waiting + args.rows)[args.rows :], 0.0)
+            steps.run(step)
+    for steps in measured:
+        assert len(steps.scheduler.state.running) == args.rows
+        assert len(steps.scheduler.state.waiting) == args.waiting
+    first = measured[0]
+    result = {
+        "scheduler_ms_p50": statistics.median(first.own),
+        "scheduler_ms_p99": statistics.quantiles(first.own, n=100)[98],
+        "scheduler_cpu_ms_p50": statistics.median(first.cpu),
+        "runner_ms_p50": statistics.median(first.simulated),
     }
+    if args.compare:
+        one = measured[1]
+        result["one_pool_cpu_ms_p50"] = statistics.median(one.cpu)
+        result["cpu_ratio_p50"] = statistics.median(first.cpu) / statistics.median(one.cpu)
+        result["cpu_ratio_mean"] = statistics.mean(first.cpu) / statistics.mean(one.cpu)
+    return result
 
 
 def main() -> None:
@@ -86,9 +115,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--page-size", type=int, default=16)
     parser.add_argument("--window", type=int, default=0)
+    parser.add_argument("--compare", action="store_true")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    result = measure(args.rows, args.waiting, args.steps, args.page_size, args.window)
+    result = measure(args)
     print(json.dumps(result) if args.json else "\n".join(f"{name:20} {value:7.3f}" for name, value in result.items()))
 
 

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from ebbtide.errors import InvariantViolation
-from ebbtide.messages import AbortReq, PoolInfo, RunnerInfo
+from ebbtide.messages import SWA_POOL, AbortReq, PoolInfo, RunnerInfo
 from ebbtide.scheduler.memory.host_tier import HostTier
+from ebbtide.scheduler.memory.window_pool import WindowPool
 from ebbtide.scheduler.request import Phase
+from ebbtide.scheduler.retraction import RetractReason
 
 from ..loads import ample, assert_same, demand, play, random_load
 from ..make import pool, request, run
@@ -192,3 +194,87 @@ def test_the_cost_of_a_retraction_is_that_of_the_cheaper_of_copy_and_recompute()
     assert host.price(33) == 33  # nine pages, and the host has eight
     dear, _ = tier(restore_token_s=20.0)
     assert dear.price(20) == 20
+
+
+WINDOW = 18  # tokens: 5 pages of 4 before the page that a token is written to
+
+
+def windowed(**changes: object) -> Shape:
+    """``PRESSED`` with a pool of a sliding window, and host pages for both pools."""
+    return replace(PRESSED, second=PoolInfo(16, 4, SWA_POOL, WINDOW), host_pages=64, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cache", [True, False], ids=["radix", "no prefix cache"])
+@pytest.mark.parametrize("overlap", [1, 2])
+def test_all_pools_are_copied_and_restored_together(overlap: int, cache: bool) -> None:
+    plain = prompts(World(replace(windowed(overlap=overlap, cache=cache), host_pages=0)))
+    kept = prompts(World(windowed(overlap=overlap, cache=cache)))
+    assert {rid: outcome.tokens for rid, outcome in plain.run().items()} == {
+        rid: outcome.tokens for rid, outcome in kept.run().items()
+    }
+    totals = kept.scheduler.state.metrics.totals
+    assert totals["kv_restored_tokens_total"] > 0
+    assert totals["num_recomputed_tokens_total"] < plain.scheduler.state.metrics.totals["num_recomputed_tokens_total"]
+    gauges = kept.scheduler.snapshot().gauges
+    assert (gauges["kv_available_tokens{pool=host_swa}"], gauges["kv_uncached_tokens{pool=host_swa}"]) == (256, 0)
+
+
+def retracted_after(num_outputs: int, shape: Shape) -> World:
+    """A request with a prompt of 41 tokens, retracted once after ``num_outputs`` output tokens."""
+    world = World(shape)
+    world.generate("a", text("a prompt that is longer than its window...."[:41]), greedy(60, ignore_eos=True))
+    while "a" not in world.outcomes or len(world.outcomes["a"].tokens) < num_outputs:
+        world.step()
+    (req,) = world.scheduler.state.running
+    world.scheduler.planner.retractor.retract([req], RetractReason.TEST, world.now)
+    return world
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["window cached", "window evicted"])
+def test_a_restored_request_gets_the_window_of_its_end_only(lost: bool) -> None:
+    """Even if the tree has lost the window of the cached prompt, nothing is computed again."""
+    world = retracted_after(30, Shape(second=PoolInfo(64, 4, SWA_POOL, WINDOW), host_pages=64))
+    second = world.scheduler.state.kv_pools[1]
+    assert isinstance(second, WindowPool)
+    if lost:
+        second.spans.evict(64)
+    world.step()
+    held = second.held["a"]
+    assert held.first == (41 + 29) // 4 - 5
+    assert held.num_shared == 0
+    alone = World(Shape(num_pages=2000, second=PoolInfo(2000, 4, SWA_POOL, WINDOW)))
+    alone.generate("a", text("a prompt that is longer than its window...."[:41]), greedy(60, ignore_eos=True))
+    assert world.run()["a"].tokens == alone.run()["a"].tokens
+    assert world.scheduler.state.metrics.totals["num_recomputed_tokens_total"] == 0
+
+
+@pytest.mark.parametrize(("host_pages", "second_host_pages"), [(64, 5), (10, 64)], ids=["swa", "full"])
+def test_a_request_is_copied_to_the_host_in_all_pools_or_in_none(host_pages: int, second_host_pages: int) -> None:
+    """A request with 70 computed tokens holds 18 and 6 pages."""
+    shape = Shape(second=PoolInfo(64, 4, SWA_POOL, WINDOW), host_pages=host_pages, second_host_pages=second_host_pages)
+    tier = retracted_after(30, shape).scheduler.state.host_tier
+    assert tier is not None
+    assert [pool.copies() for pool in tier.pools] == [[], []]
+    assert tier.price(70) == 70
+
+
+def test_an_abort_while_retracted_frees_the_copies_in_all_pools() -> None:
+    world = retracted_after(30, Shape(second=PoolInfo(64, 4, SWA_POOL, WINDOW), host_pages=64))
+    tier = world.scheduler.state.host_tier
+    assert tier is not None
+    assert [len(copy.pages) for pool in tier.pools for copy in pool.copies()] == [18, 6]
+    world.send(AbortReq("a", "client"))
+    world.run()
+    assert [pool.accounting().available for pool in tier.pools] == [64, 64]
+
+
+def test_a_request_without_pages_for_all_its_tokens_computes_from_its_cached_ones() -> None:
+    """The request resumes in a pool whose other pages a running request holds."""
+    world = retracted_after(30, Shape(num_pages=36, second=PoolInfo(64, 4, SWA_POOL, WINDOW), host_pages=64))
+    (req,) = world.scheduler.state.waiting
+    pool = world.pool
+    pool.tree_cache.attach(req, pool.tree_cache.match_prefix(req))
+    pool.allocate_up_to(request("other"), 24 * 4)
+    before = req.computed, list(req.pages)
+    assert not world.scheduler.planner.admitter.memory.allocate_for_restore(req, 70)
+    assert (req.computed, req.pages) == before
