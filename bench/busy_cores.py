@@ -2,9 +2,9 @@
 
     python bench/busy_cores.py [--threads 1 2] [--neighbours 0 1] [--seconds 15]
 
-The model is that of bench/cpu_forward.py. Numbers of threads alternate in blocks of 32 steps, so that they see the same
-machine. A line is a number of neighbours and of rows: tokens per second, of the mean step, for each number of threads,
-and for the number that is chosen step by step (model_runner/thread_counts.py).
+The model is that of bench/cpu_forward.py. The numbers of threads alternate in blocks of 32 steps, so that other load
+affects all of them. A line is for one number of neighbours and one of rows: tokens per second of the mean step for each
+number of threads, and for the number that is chosen step by step (model_runner/thread_counts.py).
 """
 
 from __future__ import annotations

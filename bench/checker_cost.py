@@ -3,8 +3,8 @@
     python bench/checker_cost.py [--rows 256] [--pages 65536] [--steps 2000] [--json]
 
 Microseconds per step: the audit of the plan, then the conservation law with one page in 64 compared with the ledger.
-Both in wall time, which other processes prolong, and in CPU time of the thread, which they only affect through the
-caches.
+Both are given in wall time, which other processes prolong, and in CPU time of the thread, which they affect only
+through the caches.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--variant", choices=VARIANTS, default="native")
     parser.add_argument("--weights", nargs="+", choices=WEIGHTS, default=WEIGHTS)
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: processor time, on a busy machine")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: processor time, for a busy machine")
     parser.add_argument("--cases", nargs="+", default=None, help='such as "1 rows after 128" (default: all)')
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

@@ -1,4 +1,4 @@
-"""Cost of a grammar: compiling it, and accepting one token with the mask of the next.
+"""Measures grammars: the time to compile one, and to accept a token and compute the next mask.
 
     python bench/grammar_masks.py [--model smollm2] [--answers 20] [--tokens 150] [--json]
 

@@ -85,7 +85,7 @@ def chat(session: httpx.Client, whole: httpx.Client, name: str, num_turns: int) 
         messages.append(question(number))
         mine = ask(session, messages[-1:], session_id=name)
         theirs = ask(whole, messages)
-        assert mine.cached_tokens >= earlier - PAGE, "more was computed than what is new"
+        assert mine.cached_tokens >= earlier - PAGE, "the turn computed more than its new tokens"
         assert theirs.cached_tokens == 0
         turn = Turn(number, mine.prompt_tokens, earlier, mine.cached_tokens, mine.first_token_s, theirs.first_token_s)
         print(name, json.dumps(asdict(turn)), file=sys.stderr, flush=True)

@@ -3,7 +3,7 @@
     python bench/smollm2_cpu.py [--rounds 3] [--dtype bfloat16] [--json FILE]
 
 Each round measures in turn: one stream of transformers, one stream through the daemon, 32 streams through the daemon
-(``ebbtide bench``). What counts are the ratios; a shared machine makes the absolute numbers its own.
+(``ebbtide bench``). Only the ratios are meaningful: the absolute numbers depend on the machine and its other load.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How long a daemon takes to be ready, and the processor time and memory of its processes at that moment.
+"""Measures the time until a daemon is ready, and the processor time and memory of its processes at that moment.
 
     python bench/start.py [TREE …] [--model smollm2] [--rounds 3]
 
-TREE is a checkout of ebbtide, by default this one. Several trees start in turns, so that they see the same machine.
-The memory is the proportional set size: shared pages are divided among the processes that map them.
+TREE is a checkout of ebbtide, by default this one. Several trees start in turns, so that other load affects
+all of them. The memory is the proportional set size: shared pages are divided among the processes that map them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An HTTP answer without what differs from one run to the next, and the differences between two such answers."""
+"""Removes from HTTP answers the values that differ from run to run, and finds differences between two answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IDS = re.compile(r"(?<![0-9a-f])[0-9a-f]{20,40}(?![0-9a-f])")
 TEXTS = frozenset(
     ("text", "content", "reasoning", "reasoning_content", "arguments", "delta", "thinking", "partial_json")
 )
-# Series that count what was asked; all others measure times or the moment.
+# Series whose values depend only on the requests; all others depend on time.
 COUNTED = re.compile(
     r"[a-z]+:(?!\w*(?:seconds|latency|generation_tokens|success))(num_aborted_requests_total|prompt_tokens_total|page_size"
     r"|max_total_num_tokens|http_responses_total|request_\w+)"
@@ -31,7 +31,7 @@ POLLED = re.compile(r'endpoint="(/metrics|/v1/loads|/ready)"')
 
 
 class Varying:
-    """Puts a name in place of each value that differs between runs; the same value has the same name in one answer."""
+    """Replaces values that differ between runs by names; in one answer, equal values get the same name."""
 
     def __init__(self, places: Mapping[str, str] | None = None, *, hides_costs: bool = False) -> None:
         self._places = places or {}
@@ -40,13 +40,13 @@ class Varying:
         self._hidden = TIMES | POOLS | (COSTS if hides_costs else frozenset())
 
     def text(self, text: str) -> str:
-        """A text with names for ids and places."""
+        """Return a text in which ids and places are replaced by names."""
         for place, name in self._places.items():
             text = text.replace(place, name)
         return IDS.sub(lambda found: self._ids.setdefault(found[0], f"<id {len(self._ids)}>"), text)
 
     def value(self, value: Any) -> Any:
-        """A JSON value with names, its keys in their order."""
+        """Return a JSON value in which ids, places and times are replaced by names. The order of keys is kept."""
         if isinstance(value, dict):
             shown = _without_order(_without_first_counts(value))
             if self._hides_costs:
@@ -57,7 +57,7 @@ class Varying:
         return self.text(value) if isinstance(value, str) else value
 
     def headers(self, headers: list[tuple[str, str]]) -> list[list[str]]:
-        """Names in lower case and their values; of some the presence alone."""
+        """Return sorted names in lower case with their values; a value that always differs is replaced."""
         named = ((name.lower(), value) for name, value in headers)
         return sorted([name, "<varies>" if name in DROPPED else self.text(value)] for name, value in named)
 
@@ -68,7 +68,7 @@ class Varying:
 
 
 def _without_first_counts(value: dict[str, Any]) -> dict[str, Any]:
-    """A message's first event tells counts of as many tokens as have come by then."""
+    """Remove the counts from a message's first event, because they depend on timing."""
     if value.get("type") != "message_start":
         return value
     usage = value["message"]["usage"]
@@ -77,13 +77,13 @@ def _without_first_counts(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_order(value: dict[str, Any]) -> dict[str, Any]:
-    """The schemas of the API's description come in an order that depends on hashes."""
+    """Sort the schemas of the API's description, because their order depends on hashes."""
     schemas = value.get("schemas")
     return {**value, "schemas": dict(sorted(schemas.items()))} if isinstance(schemas, dict) else dict(value)
 
 
 def body_form(body: bytes, kind: str, varying: Varying) -> Any:
-    """The body: JSON as its value and the way it is written, a stream as its events, anything else as text."""
+    """Return the body: JSON as its value and its encoding, a stream as its events, anything else as text."""
     text = body.decode("utf-8", "backslashreplace")
     if not body:
         return {"text": ""}
@@ -105,7 +105,7 @@ def _written(value: Any, text: str) -> str:
 
 
 def _series(lines: list[str]) -> list[str]:
-    """The lines of /metrics, each family's samples in order of their names: some come in an order of hashes."""
+    """Return the lines of /metrics with each family's samples sorted by name, because some orders depend on hashes."""
     shown: list[str] = []
     for is_text, run in groupby(lines, lambda line: line.startswith("#")):
         shown += sorted(line if is_text else _sample(line) for line in run)
@@ -117,7 +117,7 @@ def _sample(line: str) -> str:
 
 
 def events_of(text: str) -> list[dict[str, Any]]:
-    """The events of a stream; comments, which break silences, are left out."""
+    """Return the events of a stream, without the comments that keep the connection alive."""
     events = []
     for block in text.split("\n\n"):
         lines = [line for line in block.split("\n") if line and not line.startswith(":")]
@@ -129,9 +129,9 @@ def events_of(text: str) -> list[dict[str, Any]]:
 
 
 def merged(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The events with neighbours joined that a faster reader gets one by one and a slower one in one piece.
+    """Join events that a fast reader receives one by one and a slow reader as one event.
 
-    Choices come side by side in an order that depends on timing: each joins the last event of its own choice.
+    The order of the events of different choices depends on timing: an event is joined to the last one of its choice.
     """
     result: list[dict[str, Any]] = []
     for at, event in enumerate(events):
@@ -202,7 +202,7 @@ def _joinable(a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 
 def _said(delta: dict[str, Any]) -> Any:
-    """What kind of thing a chat's delta says; None for its first one and for the head of a call."""
+    """Return the kind of a chat's delta; None for the first delta and for the start of a call."""
     calls = delta.get("tool_calls")
     if "role" in delta or (calls and "id" in calls[0]):
         return None
@@ -221,7 +221,7 @@ def _joined(a: Any, b: Any, key: str = "") -> Any:
 
 
 def _joined_generate(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-    """Each event of /generate has all of the answer so far; with a flag, only what is new."""
+    """Join two events of /generate. Each has the whole answer so far or, with a flag, only the new part."""
     if b["output_ids"][: len(a["output_ids"])] == a["output_ids"] and b["text"].startswith(a["text"]):
         return b
     meta = {**a["meta_info"], **b["meta_info"]}
@@ -232,7 +232,7 @@ def _joined_generate(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(one: Any, two: Any, place: str = "") -> Iterator[str]:
-    """Where two JSON values differ, the order of keys included."""
+    """Yield descriptions of the differences between two JSON values, including the order of keys."""
     if isinstance(one, dict) and isinstance(two, dict):
         if list(one) != list(two):
             yield f"{place}: keys {list(one)} != {list(two)}"
@@ -250,7 +250,7 @@ def _short(value: Any) -> str:
 
 
 def without_messages(value: Any) -> Any:
-    """The value without the human text of errors, of the API's description, and of metrics."""
+    """Return the value without the texts of errors, of the API's description and of metrics."""
     if isinstance(value, dict):
         texts = ("message", "summary", "description")
         return {

@@ -32,7 +32,7 @@ class AnsweringDaemon:
     def __init__(self, tree: Path, setup: Setup) -> None:
         self.setup = setup
         self._tree = tree
-        self._dir = Path(tempfile.mkdtemp(prefix="ebb-rec-"))  # a socket's path has little room
+        self._dir = Path(tempfile.mkdtemp(prefix="ebb-rec-"))  # the path of a socket must be short
         (self._dir / "script.json").write_text(json.dumps(setup.script))
         (self._dir / "keys.txt").write_text("key-two\n")
         self._log = open(self._dir / "log", "w")  # noqa: SIM115 (closed with the daemon)
@@ -49,7 +49,7 @@ class AnsweringDaemon:
         self._background: list[tuple[Ask, threading.Thread, list[Any]]] = []
 
     def wait_until_ready(self) -> None:
-        """Return once it has printed its URL. Raises RuntimeError when it ends before."""
+        """Return once it has printed its URL. Raises RuntimeError if it ends before that."""
         assert self._process.stdout is not None
         timer = threading.Timer(START_S, self._process.kill)
         timer.start()
@@ -64,7 +64,7 @@ class AnsweringDaemon:
             raise RuntimeError(f"{self.setup.name}: no start:\n{(self._dir / 'log').read_text()[-3000:]}")
 
     def answers(self) -> dict[str, Any]:
-        """The answer to every request by its name."""
+        """Return the answer to every request, by its name."""
         found: dict[str, Any] = {}
         self._wait_for_load(0)
         for ask in self.setup.asks:
@@ -84,7 +84,7 @@ class AnsweringDaemon:
         return found
 
     def close(self) -> None:
-        """End it, whatever its state; remove its folder."""
+        """End the daemon in any state, and remove its folder."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -119,7 +119,7 @@ class AnsweringDaemon:
         except (OSError, http.client.HTTPException) as error:
             return {"failed": type(error).__name__}
         kind = {name.lower(): value for name, value in headers}.get("content-type", "")
-        if status == 429:  # how long to stay away depends on the speed of the moment
+        if status == 429:  # the value of Retry-After depends on the current speed
             headers = [(name, "<seconds>" if name.lower() == "retry-after" else value) for name, value in headers]
         answer = {"status": status, "headers": varying.headers(headers), **body_form(body, kind, varying)}
         if ask.ending_only and "events" in answer:
@@ -146,7 +146,7 @@ class AnsweringDaemon:
         return received.decode("utf-8", "backslashreplace")
 
     def _wait_for_load(self, load: int) -> None:
-        """Return once as many requests run or wait, and the numbers have not changed since the last look."""
+        """Wait until this number of requests is running or waiting, and has not changed since the last check."""
         deadline, seen = time.monotonic() + SETTLE_S, None
         while time.monotonic() < deadline:
             status, _, body = self._exchange(Ask("", "GET", "/v1/loads", headers=self.setup.headers))
@@ -163,7 +163,7 @@ class AnsweringDaemon:
 
 
 def ending(events: list[Any]) -> list[Any]:
-    """The last event, and what kind of event it is, without the text so far."""
+    """Return the last event and its kind, without the text so far."""
     last = events[-1:]
     for event in last:
         if isinstance(event["data"], dict) and "meta_info" in event["data"]:
@@ -173,7 +173,7 @@ def ending(events: list[Any]) -> list[Any]:
 
 
 def exact(body: bytes, varying: Varying) -> str:
-    """The text of a stream, byte for byte, except for the parts that always differ."""
+    """Return the exact text of a stream, except for the parts that always differ."""
     text = varying.text(body.decode())
     return re.sub(r'"(created|created_at|completed_at|e2e_latency|queue_ms)":[0-9.e-]+', r'"\1":<time>', text)
 

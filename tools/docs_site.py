@@ -31,7 +31,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 
 def _sections(nav: list[Any]) -> list[dict[str, Any]]:
-    """Every mapping in the navigation, at any depth."""
+    """Yield every mapping in the navigation, at any depth."""
     found = [entry for entry in nav if isinstance(entry, dict)]
     return found + [inner for entry in found for pages in entry.values() if pages for inner in _sections(pages)]
 

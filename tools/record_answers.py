@@ -1,9 +1,9 @@
-"""Record what ``ebbtide serve`` of a source tree answers, and compare with an earlier recording.
+"""Record the answers of a source tree's ``ebbtide serve``, and compare them with an earlier recording.
 
     python tools/record_answers.py --tree PATH --output FILE [--real] [--only NAME] [--compare OTHER.json]
     python tools/record_answers.py --recorded FILE --compare OTHER.json [--ignore-messages]
 
-Exit code 1 when the answers differ, or when a route of /openapi.json has no recorded request.
+Exit code 1 if the answers differ, or if a route of /openapi.json has no recorded request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHOWN = 8  # differences of one answer
 
 
 def main() -> int:
-    """Run the command line; the exit code."""
+    """Run the command line. Returns the exit code."""
     arguments = _arguments()
     if arguments.recorded:
         answers = json.loads(arguments.recorded.read_text())
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def record(tree: Path, wanted: list[Setup], only: str | None) -> dict[str, Any]:
-    """The answers by daemon and request. The next daemon starts while one is asked."""
+    """Return the answers by daemon and request. The next daemon starts while requests are sent to the current one."""
     chosen = [setup for setup in wanted if only is None or setup.name == only]
     answers: dict[str, Any] = {}
     daemons: list[AnsweringDaemon] = []
@@ -65,7 +65,7 @@ def record(tree: Path, wanted: list[Setup], only: str | None) -> dict[str, Any]:
 
 
 def unasked(answers: dict[str, Any]) -> list[str]:
-    """The routes that the API's description names and no request asked."""
+    """Return the routes in the API's description to which no request was sent."""
     described = answers["main"]["GET /openapi.json"]["json"]["paths"]
     asked = {(ask.method, ask.path.partition("?")[0]) for setup in setups() for ask in setup.asks}
     missing = []
@@ -77,7 +77,7 @@ def unasked(answers: dict[str, Any]) -> list[str]:
 
 
 def report(earlier: dict[str, Any], later: dict[str, Any], *, ignores_messages: bool) -> int:
-    """Print each difference; the number of answers that differ."""
+    """Print each difference. Returns the number of answers that differ."""
     found = 0
     for daemon in {**earlier, **later}:
         one, two = earlier.get(daemon, {}), later.get(daemon, {})
@@ -95,7 +95,7 @@ def report(earlier: dict[str, Any], later: dict[str, Any], *, ignores_messages: 
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Record what a source tree's daemon answers.", allow_abbrev=False)
+    parser = argparse.ArgumentParser(description="Record the answers of a source tree's daemon.", allow_abbrev=False)
     parser.add_argument("--tree", type=Path, default=Path(__file__).parent.parent, help="source tree to record")
     parser.add_argument("--output", type=Path, help="file to write the recording to")
     parser.add_argument("--recorded", type=Path, help="compare this recording instead of making one")

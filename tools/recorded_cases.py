@@ -88,5 +88,5 @@ def each_value(path: str, base: Mapping[str, Any], values: Mapping[str, list[Any
 
 
 def bearer(key: str) -> dict[str, str]:
-    """The header that shows a key."""
+    """The header with an API key."""
     return {"authorization": f"Bearer {key}"}

@@ -1,4 +1,4 @@
-"""Recorded requests that no model answers: probes, wrong methods, malformed bodies, and malformed HTTP."""
+"""Recorded requests that do not reach the model: probes, wrong methods, malformed bodies, and malformed HTTP."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def plain_asks() -> list[Ask]:
 
 
 def late_asks() -> list[Ask]:
-    """What counts the requests before."""
+    """Routes that count the earlier requests."""
     return [get(path, settles=True) for path in LATE_PROBES]
 
 

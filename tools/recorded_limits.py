@@ -1,4 +1,4 @@
-"""Recorded requests of daemons that have too little of something: time, places in the queue, or memory."""
+"""Recorded requests of daemons that lack time, places in the queue, or memory."""
 
 from __future__ import annotations
 

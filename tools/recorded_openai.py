@@ -25,7 +25,7 @@ NAMED = {"type": "function", "function": {"name": "weather"}}
 LARK = 'start: "yes" | "no"'
 GBNF = 'root ::= "a" [0-9]+ "b"'
 
-# Fields that every generating OpenAI route knows.
+# Fields that every generating OpenAI route accepts.
 SHARED: dict[str, dict[str, Any]] = {
     "plain": {},
     "one token": {"max_tokens": 1},
@@ -266,7 +266,7 @@ BAD_RESPONSES: dict[str, list[Any]] = {
 
 
 def openai_asks() -> list[Ask]:
-    """Everything for one daemon that knows no keys."""
+    """All requests for a daemon without API keys."""
     both = {**SHARED, **COMPLETION_CASES}
     return [
         *whole_and_streamed(COMPLETIONS, COMPLETION, both),
@@ -281,7 +281,7 @@ def openai_asks() -> list[Ask]:
 
 
 def _short_streams() -> list[Ask]:
-    """Streams of one token, whose bytes depend on no timing."""
+    """Streams of one token, whose bytes do not depend on timing."""
     asks = []
     more: dict[str, dict[str, Any]] = {
         "plain": {},

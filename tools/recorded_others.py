@@ -15,7 +15,7 @@ TOOL = {"name": "weather", "description": "Looks.", "input_schema": SCHEMA}
 
 
 def sampled(**fields: Any) -> dict[str, Any]:
-    """Sampling fields over the usual ones."""
+    """Sampling fields in addition to the usual ones."""
     return {"sampling_params": {**SAMPLING, **fields}}
 
 

@@ -1,4 +1,4 @@
-"""Recorded requests for each reader of tool calls and reasoning: the simulated model says what the family would."""
+"""Recorded requests for each parser of tool calls and reasoning: the simulated model answers as the family does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from recorded_others import MESSAGES, TOOL
 
 ARGUMENTS = '{"city": "Zürich 日本語", "days": 2}'
 OBJECT = f'{{"name": "weather", "arguments": {ARGUMENTS}}}'
-# Tool parser → reasoning parser and what the model says in its marks.
+# Tool parser → reasoning parser, and the answer of the model in its format.
 PARSERS: dict[str, tuple[str, str, str]] = {
     "hermes": (
         "think",

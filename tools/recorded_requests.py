@@ -140,7 +140,7 @@ def _keys() -> Setup:
 
 
 def _odd() -> Setup:
-    """Flags that change what is shown."""
+    """Flags that change the content of answers."""
     flags = (
         "--root-path",
         "/llm",

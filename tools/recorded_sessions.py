@@ -8,7 +8,7 @@ from recorded_others import GENERATE, GENERATING
 
 
 def session_asks() -> list[Ask]:
-    """Sessions in both forms, and their turns over every route that takes them."""
+    """Sessions in both forms, and their turns on every route that accepts them."""
     steps: list[Ask] = [
         post("open", "/v1/sessions", {"session_id": "s1"}),
         post("open again", "/v1/sessions", {"session_id": "s1"}),

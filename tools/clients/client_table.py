@@ -17,9 +17,9 @@ class Client:
     Attributes:
         name: its name on the command line.
         packages: as pip or npm names them, the client first.
-        script: what runs its round trip, relative to this folder; ends with 0 if the answers were right.
+        script: the program for its round trip, relative to this folder; ends with 0 if the answers were right.
         is_node: the packages are npm packages.
-        rules: answers of the model to this client, before the common ones.
+        rules: answers of the model to this client, which precede the common ones.
         flags: of the daemon.
         variables: of the client's process.
     """

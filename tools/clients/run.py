@@ -24,7 +24,7 @@ from sim_daemon import sim_daemon
 
 HERE = Path(__file__).resolve().parent
 RUN_S = 300.0
-# No client may use the network: there is none, and a test must not depend on it.
+# Clients must not use the network, because a test must not depend on it.
 QUIET = {
     "ANONYMIZED_TELEMETRY": "False",
     "CI": "1",
@@ -101,13 +101,13 @@ def _run(client: Client, environment: Environment, version: str) -> Outcome:
 
 def _command(client: Client, environment: Environment) -> list[str]:
     script = HERE / client.script
-    if script.suffix == ".mjs":  # node looks for packages beside the script
+    if script.suffix == ".mjs":  # node looks for packages in the folder of the script
         return ["node", shutil.copy(script, environment.folder)]
     return [sys.executable if client.is_node else str(environment.bin / "python"), str(script)]
 
 
 def _variables(client: Client, environment: Environment, url: str, home: str) -> dict[str, str]:
-    """Return the environment variables of the client's process: from this process only the search path."""
+    """Return the environment variables of the client's process, which inherits only the search path."""
     own = {
         "PATH": f"{environment.bin}:{os.environ['PATH']}",
         "HOME": home,
@@ -122,7 +122,7 @@ def _variables(client: Client, environment: Environment, url: str, home: str) ->
 
 
 def _fault(said: str) -> str:
-    """Return the last line that says something, and where the whole output is."""
+    """Return the last line with text, and the path of the complete output."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     with tempfile.NamedTemporaryFile("w", prefix="client-", suffix=".log", delete=False) as file:
         file.write(said)
@@ -130,7 +130,7 @@ def _fault(said: str) -> str:
 
 
 def main() -> int:
-    """Run the clients named on the command line, all without a name."""
+    """Run the clients named on the command line, or all clients if none is named."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CLIENTS))
     parser.add_argument("--install", action="store_true", help="install the clients that are missing")

@@ -64,7 +64,7 @@ def has_tiles(variant: str) -> bool:
 
 def rounded_inputs(states: Tensor) -> Tensor:
     """The inputs that a quantized layer multiplies, float64: rounded to 1/127 of the greatest of each 32."""
-    groups = states.float().unflatten(1, (-1, 32))
+    groups = states.float().view(len(states), -1, 32)
     greatest = groups.abs().amax(-1, keepdim=True)
     inverse = torch.full_like(greatest, 127) / greatest  # torch computes 127 / x with two roundings
     quants = (groups.double() * inverse.double()).nan_to_num().round()  # rounded once, as by a fused addition
