@@ -1,6 +1,7 @@
 """Perplexity and next-token agreement of SmolLM2 with several weights, against transformers in float32.
 
     python bench/perplexity.py [--tokens 4096] [--file FILE.gguf] [--weights bfloat16 stored int8 Q4_0]
+        [--kv-cache-dtype auto|int8] [--variant native|no-tiles|avx512|avx2]
 
 The text is that of README.md and docs/decisions/, in windows of 512 tokens, each on its own. The model is the packaged
 file, or another GGUF file of SmolLM2. Weights: "bfloat16" dequantizes the file's weights, "stored" keeps them as they
@@ -17,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from cpu_forward import CPU, PAGE_SIZE, batch_of
+from cpu_forward import CPU, PAGE_SIZE, VARIANTS, batch_of
 from gguf import GGMLQuantizationType, quantize
 from gguf_to_safetensors import read_model
 from torch import Tensor
@@ -29,6 +30,7 @@ from ebbtide.model_runner.checkpoint.weights import open_checkpoint
 from ebbtide.model_runner.kv.kv_pool import KVPool
 from ebbtide.model_runner.models import llama
 from ebbtide.model_runner.models.llama_native import NativeLlama
+from ebbtide.model_runner.models.model import Quantization
 from ebbtide.tokenization.model_files import resolve_model, smollm2_path
 from ebbtide.tokenization.tokenizer import load_tokenizer
 
@@ -44,14 +46,15 @@ def windows(count: int) -> list[Tensor]:
     return list(torch.tensor(ids[: count // WINDOW * WINDOW]).view(-1, WINDOW))
 
 
-def model_with(name: str, path: Path) -> NativeLlama:
+def model_with(name: str, path: Path, vectors: tuple[str, ...]) -> NativeLlama:
     """The model with weights in a format."""
     checkpoint = open_checkpoint(resolve_model(str(path)))
     config, rotary, names = llama.planned(checkpoint, dtype=torch.bfloat16, device=CPU)
     stored = checkpoint.stored_weights(names) if name == "stored" else checkpoint.tensors(names)
     if name in GGMLQuantizationType.__members__:
         stored = quantized_to(GGMLQuantizationType[name], stored)
-    return NativeLlama(config, rotary, stored, quantization="int8" if name == "int8" else "none")
+    quantization: Quantization = "int8" if name == "int8" else "none"
+    return NativeLlama(config, rotary, stored, quantization=quantization, vectors=vectors)
 
 
 def quantized_to(
@@ -64,12 +67,10 @@ def quantized_to(
 
 
 @torch.inference_mode()
-def logits_of(model: NativeLlama, tokens: Tensor) -> Tensor:
+def logits_of(model: NativeLlama, tokens: Tensor, kv_dtype: torch.dtype) -> Tensor:
     """Logits after each token."""
     table = torch.arange(WINDOW // PAGE_SIZE).int()[None]
-    attention = cpu_native.build(
-        KVPool(model.kv_shape, WINDOW // PAGE_SIZE, PAGE_SIZE, dtype=torch.bfloat16, device=CPU)
-    )
+    attention = cpu_native.build(KVPool(model.kv_shape, WINDOW // PAGE_SIZE, PAGE_SIZE, dtype=kv_dtype, device=CPU))
     batch = replace(batch_of(table, [(0, WINDOW)]), token_ids=tokens, wanted=torch.arange(WINDOW))
     attention.plan(batch)
     return model.logits(model.forward(batch, attention)).float()
@@ -81,7 +82,10 @@ def main() -> None:
     parser.add_argument("--file", type=Path, default=smollm2_path())
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--weights", nargs="+", default=["bfloat16", "stored", "int8", "Q5_1", "Q4_1", "Q4_0"])
+    parser.add_argument("--kv-cache-dtype", choices=("auto", "int8"), default="auto")
+    parser.add_argument("--variant", choices=VARIANTS, default="native")
     arguments = parser.parse_args()
+    kv_dtype = torch.int8 if arguments.kv_cache_dtype == "int8" else torch.bfloat16
     path, parts = arguments.file, windows(arguments.tokens)
     reference = read_model(path, torch.float32)
     losses, choices = [], []
@@ -93,9 +97,9 @@ def main() -> None:
     truth = torch.stack(losses).mean().exp().item()
     print(f"{'transformers':>14} {truth:9.4f}", flush=True)
     for name in arguments.weights:
-        model, losses, same = model_with(name, path), [], []
+        model, losses, same = model_with(name, path, VARIANTS[arguments.variant]), [], []
         for tokens, wanted in zip(parts, choices, strict=True):
-            logits = logits_of(model, tokens)
+            logits = logits_of(model, tokens, kv_dtype)
             losses.append(functional.cross_entropy(logits[:-1], tokens[1:]))
             same.append((logits.argmax(-1) == wanted).float().mean())
         perplexity = torch.stack(losses).mean().exp().item()

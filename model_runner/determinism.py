@@ -1,4 +1,7 @@
-"""Implements --deterministic: refuses a model whose logits are not deterministic (``Model.is_deterministic``)."""
+"""Refuses --deterministic and --kv-cache-dtype int8 for models that do not run through the compiled CPU code.
+
+That code is the only one whose logits are deterministic (``Model.is_deterministic``), and that reads K/V in int8.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,22 @@ from ebbtide.tokenization.model_files import ModelFiles
 UNEVEN_HEADS = "its head size is not a multiple of 16"
 
 
-def require_deterministic(files: ModelFiles, config: RunnerConfig, reason: str | None) -> None:
-    """Raise StartupError if ``--deterministic`` is set and there is a ``reason`` why the model is not deterministic."""
-    if config.deterministic and reason is not None:
-        raise StartupError(
-            f"--deterministic is not supported for {files.name} with these settings: {reason}. The compiled CPU "
-            "code in bfloat16 for Llama, Mistral, Qwen2 and Qwen3 is deterministic."
-        )
+def require_compiled(files: ModelFiles, config: RunnerConfig, reason: str | None) -> None:
+    """Raise StartupError if a flag needs the compiled CPU code and a ``reason`` says why the model cannot use it."""
+    needs = {
+        "--deterministic": (config.deterministic, "is deterministic"),
+        "--kv-cache-dtype int8": (config.kv_cache_dtype == "int8", "supports it"),
+    }
+    for flag, (is_set, ability) in needs.items():
+        if is_set and reason is not None:
+            raise StartupError(
+                f"{flag} is not supported for {files.name} with these settings: {reason}. The compiled CPU code in "
+                f"bfloat16 for Llama, Mistral, Qwen2 and Qwen3 {ability}."
+            )
 
 
 def obstacle(device: torch.device, dtype: torch.dtype, *, has_kernels: bool) -> str | None:
-    """Return the reason, known before loading, why a model is not deterministic; None if no such reason is known."""
+    """Return the reason, known before loading, why a model does not use the compiled code; None if there is none."""
     if device.type != "cpu":
         return "the model runs on CUDA"
     if not has_kernels:

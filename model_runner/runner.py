@@ -27,7 +27,7 @@ from .attention.pooled import build_attention
 from .checkpoint.weights import Checkpoint, open_checkpoint
 from .cpu_threads import use_threads
 from .cuda_graphs import choose_graphs, cuda_capture, side_stream
-from .determinism import UNEVEN_HEADS, obstacle, require_deterministic
+from .determinism import UNEVEN_HEADS, obstacle, require_compiled
 from .device import choose_device, choose_dtype
 from .graphs import Capture, DecodeGraphs, GraphParts
 from .isolation import Computed, compute_isolated
@@ -107,7 +107,7 @@ class ModelRunner:
                 quantization=config.quantization,
                 group=group,
             )
-        require_deterministic(files, config, None if model.is_deterministic else UNEVEN_HEADS)
+        require_compiled(files, config, None if model.is_deterministic else UNEVEN_HEADS)
         if adapts:
             model.adapt_threads()
         if capture is None and device.type == "cuda":
@@ -290,7 +290,7 @@ def _checked_dtype(checkpoint: Checkpoint, config: RunnerConfig, device: torch.d
     check_architecture(checkpoint, num_ranks=config.tp)
     has_kernels = config.tp == 1 and device.type == "cpu" and has_compiled_code(checkpoint, config.attention_backend)
     dtype = choose_dtype(config.dtype, device, checkpoint.stored_dtype, has_kernels=has_kernels)
-    require_deterministic(checkpoint.files, config, obstacle(device, dtype, has_kernels=has_kernels))
+    require_compiled(checkpoint.files, config, obstacle(device, dtype, has_kernels=has_kernels))
     return dtype, has_kernels
 
 

@@ -39,7 +39,7 @@ class PoolRequest:
     """The requirements on the KV pools: type, device, memory, and the attention backend that reads them.
 
     Attributes:
-        dtype: the element type.
+        dtype: the element type of the model, which --kv-cache-dtype can replace.
         free_bytes: as in ``PoolBudget``.
         group: the tensor-parallel ranks, whose pools have equal numbers of pages; None for one process.
         backend: name of the attention backend.
@@ -88,11 +88,12 @@ class Pools:
 def build_pools(model: Model, config: RunnerConfig, wanted: PoolRequest) -> Pools:
     """Decide which layers share a KV pool, log it, and allocate the pools."""
     shape, page_size = model.kv_shape, config.tokens_per_page
+    dtype = torch.int8 if config.kv_cache_dtype == "int8" else wanted.dtype
     obstacle = one_pool_reason(config, wanted.backend)
     groups, sentence = group_layers(model.windows, wanted.context_length, config.swa_full_tokens_ratio, obstacle)
     if sentence:
         log.info("%s", sentence)
-    layer_token_bytes = shape.token_bytes(wanted.dtype) // shape.num_layers
+    layer_token_bytes = shape.token_bytes(dtype) // shape.num_layers
     budget = PoolBudget(
         free_bytes=wanted.free_bytes,
         weight_bytes=model.weight_bytes,
@@ -108,7 +109,7 @@ def build_pools(model: Model, config: RunnerConfig, wanted: PoolRequest) -> Pool
     infos = groups.pools(num_pages, page_size)
     counts = [info.num_pages + wanted.num_padding_pages for info in infos]
     pools = [
-        KVPool(shape, count, page_size, dtype=wanted.dtype, device=wanted.device, layers=layers)
+        KVPool(shape, count, page_size, dtype=dtype, device=wanted.device, layers=layers)
         for count, layers in zip(counts, groups.layers, strict=True)
     ]
     return Pools(infos, tuple(pools))

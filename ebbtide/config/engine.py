@@ -114,6 +114,11 @@ class RunnerConfig:
         "weights of the Llama family on the CPU: auto keeps GGUF's quantized weights as they are, none dequantizes "
         "them to --dtype, int8 also quantizes weights that are not quantized",
     )
+    kv_cache_dtype: Literal["auto", "int8"] = option(
+        "auto",
+        "element type of the KV cache; auto: as --dtype; int8: for the Llama family in bfloat16 on the CPU, with a "
+        "scale for each token and head, nearly twice as many tokens in the same memory",
+    )
     load_format: Literal["auto", "dummy"] = option(
         "auto", "dummy: random weights for measurements, from a folder with only config.json and a tokenizer"
     )

@@ -45,7 +45,21 @@ def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
 
 def build(pool: KVPool) -> AttentionBackend:
     """Create the backend over ``pool``."""
-    return CpuAttention(pool)
+    return PoolOfCompiledModel(pool) if pool.dtype == torch.int8 else CpuAttention(pool)
+
+
+class PoolOfCompiledModel:
+    """Provides a pool in int8 to a compiled model, which computes attention itself."""
+
+    def __init__(self, pool: KVPool) -> None:
+        self.pools = (pool,)
+
+    def plan(self, batch: ForwardBatch) -> None:
+        """See ``AttentionBackend``. The compiled model reads the batch itself."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerAttention) -> Tensor:
+        """Raise NotImplementedError: only compiled models read and write int8."""
+        raise NotImplementedError("attention over a KV pool in int8")
 
 
 class CpuAttention:

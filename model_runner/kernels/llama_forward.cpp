@@ -32,8 +32,8 @@ struct ModelWeights {
 
 // The K/V of some layers, and the places of the batch's tokens in it.
 struct Pool {
-    uint16_t* data;        // [layers of the pool][2][slots][kv_heads][head_dim]
-    int64_t layer_stride;  // elements of [slots][kv_heads][head_dim]
+    uint8_t* data;         // [layers of the pool][2][slots][kv_heads][bytes of a row]
+    int64_t layer_stride;  // bytes of [slots][kv_heads][bytes of a row]
     const int64_t* slots;  // [T]
     const int32_t* page_table;
     int64_t table_width;
@@ -43,7 +43,7 @@ struct Batch {
     int64_t num_tokens, num_items, num_wanted;
     const int64_t *token_ids, *positions, *wanted, *item_rows;
     const int32_t* cu_query_lens;
-    int64_t page_size;
+    int64_t page_size, is_int8;  // is_int8: K and V are stored as in quantized_rows.h, else in bfloat16
     const float *cos, *sin;  // [T][head_dim]; the first half of the sines is negated
     const Pool* pools;
     const int64_t* places;  // [layers][2]: the pool that has the layer's K/V, and the layer's index in it
@@ -51,7 +51,7 @@ struct Batch {
 
 inline const Pool& pool_of(const Batch& batch, int64_t layer) { return batch.pools[batch.places[2 * layer]]; }
 
-inline uint16_t* keys_of(const Batch& batch, int64_t layer) {
+inline uint8_t* keys_of(const Batch& batch, int64_t layer) {
     const Pool& pool = pool_of(batch, layer);
     return pool.data + 2 * batch.places[2 * layer + 1] * pool.layer_stride;
 }
@@ -247,11 +247,19 @@ private:
                    is_query ? w_.scale : 1.0f);
         }
         const Pool& pool = pool_of(batch, index);
-        uint16_t* keys = keys_of(batch, index) + pool.slots[t] * kv_size;
-        uint16_t* values = keys + pool.layer_stride;
-        const float* k = heads + w_.heads * dim;
+        const float *k = heads + w_.heads * dim, *v = k + kv_size;
+        if (batch.is_int8) {
+            int8_t* keys = reinterpret_cast<int8_t*>(keys_of(batch, index)) + pool.slots[t] * w_.kv_heads * row_bytes(dim);
+            for (int64_t h = 0; h < w_.kv_heads; ++h) {
+                put_row(k + h * dim, dim, keys + h * row_bytes(dim));
+                put_row(v + h * dim, dim, keys + pool.layer_stride + h * row_bytes(dim));
+            }
+            return;
+        }
+        uint16_t* keys = reinterpret_cast<uint16_t*>(keys_of(batch, index)) + pool.slots[t] * kv_size;
+        uint16_t* values = keys + pool.layer_stride / 2;
         for (int64_t i = 0; i < kv_size; i += kLanes) store(keys + i, load(k + i));
-        for (int64_t i = 0; i < kv_size; i += kLanes) store(values + i, load(k + kv_size + i));
+        for (int64_t i = 0; i < kv_size; i += kLanes) store(values + i, load(v + i));
     }
 
     // RoPE (Su et al. 2021) of one head, half-split.
@@ -272,8 +280,12 @@ private:
                     Scratch& scratch) {
         const int64_t dim = w_.head_dim, group = w_.heads / w_.kv_heads, stride = attended_.quants.k;
         const Pool& pool = pool_of(batch, index);
-        const uint16_t* keys = keys_of(batch, index);
-        const Cache cache{keys, keys + pool.layer_stride, batch.page_size, w_.kv_heads, dim};
+        const uint8_t *keys = keys_of(batch, index), *values = keys + pool.layer_stride;
+        Cache cache{nullptr, nullptr, batch.page_size, w_.kv_heads, dim};
+        if (batch.is_int8)
+            cache.quant_keys = reinterpret_cast<const int8_t*>(keys), cache.quant_values = reinterpret_cast<const int8_t*>(values);
+        else
+            cache.keys = reinterpret_cast<const uint16_t*>(keys), cache.values = reinterpret_cast<const uint16_t*>(values);
         // A job of few rows computes all KV heads if there are enough jobs for all threads.
         const int64_t num_jobs = static_cast<int64_t>(jobs_.size()), most = kQueries * group;
         const int64_t heads = kFewRows && num_jobs >= 4 * threads_ ? w_.kv_heads : 1, parts = w_.kv_heads / heads;

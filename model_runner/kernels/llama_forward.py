@@ -69,7 +69,7 @@ class Batch(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("num_tokens", "num_items", "num_wanted")),
         *((name, ctypes.c_void_p) for name in ("token_ids", "positions", "wanted", "item_rows", "cu_query_lens")),
-        ("page_size", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("page_size", "is_int8")),
         *((name, ctypes.c_void_p) for name in ("cos", "sin")),
         ("pools", ctypes.POINTER(Pool)),
         ("places", ctypes.c_void_p),

@@ -9,10 +9,17 @@
 #include <vector>
 
 #include "packed_linear.h"
+#include "quantized_rows.h"
 
+// K and V of one layer: in bfloat16, [slots][kv_heads][head_dim], or as the rows of int8 of quantized_rows.h.
 struct Cache {
-    const uint16_t *keys, *values;  // of one layer, [slots][kv_heads][head_dim]
+    const uint16_t *keys, *values;  // null for int8
     int64_t page_size, kv_heads, head_dim;
+    const int8_t *quant_keys = nullptr, *quant_values = nullptr;
+
+    const int8_t* row(const int8_t* quants, int64_t slot, int64_t kv_head) const {
+        return quants + (slot * kv_heads + kv_head) * row_bytes(head_dim);
+    }
 };
 
 constexpr int64_t kSpan = 64;      // positions of a block
@@ -52,6 +59,14 @@ inline void add_values(const float* weights, const float* values, float scale, i
 __attribute__((always_inline)) inline void prefetch_block(const Cache& cache, int64_t kv_head, const int64_t* slots) {
     const int64_t dim = cache.head_dim;
     for (int64_t p = 0; p < kSpan; ++p) {
+        if (cache.quant_keys) {
+            const int8_t *key = cache.row(cache.quant_keys, slots[p], kv_head), *value = cache.row(cache.quant_values, slots[p], kv_head);
+            for (int64_t i = 0; i < row_bytes(dim) + 63; i += 64) {
+                __builtin_prefetch(key + std::min(i, row_bytes(dim) - 1), 0, 2);
+                __builtin_prefetch(value + std::min(i, row_bytes(dim) - 1), 0, 2);
+            }
+            continue;
+        }
         const int64_t at = (slots[p] * cache.kv_heads + kv_head) * dim;
         for (int64_t d = 0; d < dim; d += 32) {
             __builtin_prefetch(cache.keys + at + d, 0, 2);
@@ -126,6 +141,11 @@ void attend(const Cache& cache, int64_t kv_head, int64_t group, const float* que
             float *key = &s.keys[p * dim], *value = &s.values[p * dim];
             if (first + p < begin || first + p > last) {
                 for (int64_t d = 0; d < dim; d += kLanes) store(key + d, Vec{}), store(value + d, Vec{});
+                continue;
+            }
+            if (cache.quant_keys) {
+                take_row(cache.row(cache.quant_keys, now[p], kv_head), dim, key);
+                take_row(cache.row(cache.quant_values, now[p], kv_head), dim, value);
                 continue;
             }
             const int64_t offset = now[p] * stride + kv_head * dim;

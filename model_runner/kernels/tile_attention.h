@@ -38,6 +38,28 @@ struct TileScratch {
     std::vector<uint16_t> keys;    // [padded dim / 32][4 tiles of 16 keys][16 pairs of dims][16 keys][2]
     std::vector<uint16_t> values;  // of ``lay_out_values``, padded to 64 dims
     std::vector<float> sums, most, total;
+    std::vector<uint16_t> plain_keys, plain_values;  // [64][dim], dequantized
+};
+
+// A block of K or V that was stored in int8, in bfloat16: [64][dim]. Positions outside [begin, last] become zeros.
+inline void dequantize_block(const Cache& cache, const int8_t* quants, int64_t kv_head, const int64_t* slots, int64_t begin,
+                             int64_t last, std::vector<uint16_t>& to) {
+    const int64_t dim = cache.head_dim;
+    to.resize(kSpan * dim);
+    for (int64_t p = 0; p < kSpan; ++p) {
+        if (p >= begin && p <= last)
+            take_row(cache.row(quants, slots[p], kv_head), dim, &to[p * dim]);
+        else
+            std::memset(&to[p * dim], 0, dim * 2);
+    }
+}
+
+// The slots of a dequantized block.
+struct OwnSlots {
+    int64_t slots[kSpan];
+    OwnSlots() {
+        for (int64_t p = 0; p < kSpan; ++p) slots[p] = p;
+    }
 };
 
 // The values of one 64-position block: [dim / 32][2][2 tiles of 32 keys][16 pairs of keys][16 dims][2]. Dims are in the
@@ -144,11 +166,20 @@ inline void attend_with_tiles(const Cache& cache, int64_t kv_head, int64_t group
     float scales[16];
     Slots slots{cache, pages, begin / kSpan * kSpan, last};
     int64_t now[kSpan], next[kSpan];
+    const OwnSlots own_slots;
     slots.take(next);
     for (int64_t first = begin / kSpan * kSpan; first <= last; first += kSpan) {
         std::memcpy(now, next, sizeof now);
         slots.take(next);
-        lay_out(cache, kv_head, now, first, begin, last, next, s);
+        if (cache.quant_keys) {
+            prefetch_block(cache, kv_head, next);
+            dequantize_block(cache, cache.quant_keys, kv_head, now, begin - first, last - first, s.plain_keys);
+            dequantize_block(cache, cache.quant_values, kv_head, now, begin - first, last - first, s.plain_values);
+            const Cache plain{s.plain_keys.data(), s.plain_values.data(), kSpan, 1, dim};
+            lay_out(plain, 0, own_slots.slots, first, begin, last, own_slots.slots, s);
+        } else {
+            lay_out(cache, kv_head, now, first, begin, last, next, s);
+        }
         for (int64_t tile = 0; tile < rows; tile += 16) {
             const int64_t num = std::min<int64_t>(16, rows - tile);
             const int64_t greatest_own = position + (tile + num - 1) / group, least_own = position + tile / group;

@@ -127,9 +127,25 @@ inline void attend_few(const Cache& cache, int64_t kv_head, int64_t num_heads, i
     int64_t now[kSpan], next[kSpan];
     slots.take(now);
     int64_t step = 0;
+    const OwnSlots own_slots;
     const auto score = [&](int64_t h, const int64_t* of, int64_t first) {
-        score_few(cache, kv_head + h, head(h).query, rows, of, begin - first, last - first, padded_dim, s.keys.data(),
-                  scores[step++ % 2]);
+        float* to = scores[step++ % 2];
+        if (cache.quant_keys) {
+            dequantize_block(cache, cache.quant_keys, kv_head + h, of, begin - first, last - first, s.plain_keys);
+            score_few({s.plain_keys.data(), nullptr, kSpan, 1, dim}, 0, head(h).query, rows, own_slots.slots, begin - first,
+                      last - first, padded_dim, s.keys.data(), to);
+            return;
+        }
+        score_few(cache, kv_head + h, head(h).query, rows, of, begin - first, last - first, padded_dim, s.keys.data(), to);
+    };
+    const auto take_values = [&](int64_t h, const int64_t* of, int64_t first) {
+        if (cache.quant_keys) {
+            dequantize_block(cache, cache.quant_values, kv_head + h, of, begin - first, last - first, s.plain_values);
+            lay_out_values({nullptr, s.plain_values.data(), kSpan, 1, dim}, 0, own_slots.slots, begin - first, last - first,
+                           s.values.data());
+            return;
+        }
+        lay_out_values(cache, kv_head + h, of, begin - first, last - first, s.values.data());
     };
     score(0, now, begin / kSpan * kSpan);
     for (int64_t first = begin / kSpan * kSpan; first <= last; first += kSpan) {
@@ -145,7 +161,7 @@ inline void attend_few(const Cache& cache, int64_t kv_head, int64_t num_heads, i
                 score(0, next, first + kSpan);
             else
                 ++step;
-            lay_out_values(cache, kv_head + h, now, begin - first, last - first, s.values.data());
+            take_values(h, now, first);
             for (int64_t r = 0; r < rows; ++r) {
                 const int64_t own = position + r / group, from = window && own >= window ? own - window + 1 : 0;
                 if (first > own || first + kSpan <= from) {  // no position of the block is visible to this row

@@ -21,7 +21,11 @@ class KVShape:
 
     def token_bytes(self, dtype: torch.dtype) -> int:
         """Return the number of bytes of one token's K and V, over all layers."""
-        return self.num_layers * 2 * self.num_kv_heads * self.head_dim * dtype.itemsize
+        return self.num_layers * 2 * self.num_kv_heads * self.row_size(dtype) * dtype.itemsize
+
+    def row_size(self, dtype: torch.dtype) -> int:
+        """Return the number of elements of one head's K or V. In int8, a float32 scale follows the numbers."""
+        return self.head_dim + (torch.float32.itemsize if dtype == torch.int8 else 0)
 
 
 class KVPool:
@@ -31,7 +35,7 @@ class KVPool:
 
     Attributes:
         shape: shape of one token's K/V in this pool.
-        data: [layers, 2, slots, kv_heads, head_dim]. On the CPU, its memory is allocated when it is first written.
+        data: [layers, 2, slots, kv_heads, row_size]. On the CPU, its memory is allocated when it is first written.
         index_of: layer of the model → its index in ``data``.
     """
 
@@ -51,7 +55,7 @@ class KVPool:
         self.shape = shape = replace(shape, num_layers=len(layers))
         self.num_pages = num_pages
         self.page_size = page_size
-        size = (shape.num_layers, 2, num_pages * page_size, shape.num_kv_heads, shape.head_dim)
+        size = (shape.num_layers, 2, num_pages * page_size, shape.num_kv_heads, shape.row_size(dtype))
         on_cpu = device.type == "cpu"
         self.data = lazy_zeros(size, dtype) if on_cpu else torch.zeros(size, dtype=dtype, device=device)
 

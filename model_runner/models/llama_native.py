@@ -181,6 +181,7 @@ class NativeLlama:
             num_wanted,
             *(tensor.data_ptr() for tensor in tensors),
             pools[0].page_size,
+            pools[0].dtype == torch.int8,
             cos.data_ptr(),
             sin.data_ptr(),
             _pool_structures(batch, pools),
@@ -261,7 +262,7 @@ def _pool_structures(batch: ForwardBatch, pools: Sequence[KVPool]) -> ctypes.Arr
         *(
             Pool(
                 pool.data.data_ptr(),
-                pool.data.stride(1),
+                pool.data.stride(1) * pool.data.itemsize,
                 place.slots.data_ptr(),
                 place.page_table.data_ptr(),
                 place.page_table.stride(0),

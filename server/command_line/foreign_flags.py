@@ -81,9 +81,9 @@ WITHOUT_EQUIVALENT = {
         ("--n-gpu-layers", "--gpu-layers", "-ngl"),
         _ignored("Layers cannot be assigned to devices: see --device.", takes_value=True),
     ),
-    "--kv-cache-dtype": Foreign("The KV cache has the type of --dtype.", harmless=("auto",)),
     **dict.fromkeys(
-        ("--cache-type-k", "-ctk", "--cache-type-v", "-ctv"), Foreign("The KV cache has the type of --dtype.")
+        ("--cache-type-k", "-ctk", "--cache-type-v", "-ctv"),
+        Foreign("Set the type of the KV cache with --kv-cache-dtype (auto or int8)."),
     ),
     "--enable-lora": Foreign(NO_LORA, takes_value=False),
     "--lora-modules": Foreign(NO_LORA),

@@ -72,11 +72,11 @@ def random_load(seed: int, count: int) -> Load:
     return load
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize(("family", "kv_type"), [("llama", "auto"), ("qwen3", "auto"), ("llama", "int8")])
 def test_logprobs_are_equal_alone_and_batched_cached_chunked_and_retracted(
-    family: str, tiny: Callable[[str], Path]
+    family: str, kv_type: str, tiny: Callable[[str], Path]
 ) -> None:
-    runner = load_runner(tiny(family), dtype="bfloat16", deterministic=True)
+    runner = load_runner(tiny(family), dtype="bfloat16", deterministic=True, kv_cache_dtype=kv_type)
     assert runner.info.deterministic
     load = random_load(seed=5, count=12)
     alone = observe(runner, ALONE, load, range(12))

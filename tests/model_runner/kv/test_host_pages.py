@@ -43,13 +43,22 @@ def decode(runner: ModelRunner, row: int, pages: list[int], first: int, init: Ro
     return results + [step(runner, PlanItem(row, start + number, None)) for number in range(1, 6)]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dtype": "float32"},
+        {"dtype": "float32", "attention_backend": "torch"},
+        {"dtype": "bfloat16"},
+        {"dtype": "bfloat16", "attention_backend": "torch"},
+        {"dtype": "bfloat16", "kv_cache_dtype": "int8"},
+    ],
+    ids=str,
+)
 def test_a_request_restored_from_the_host_continues_bit_for_bit(
-    dtype: str, backend: str, tiny: Callable[[str], Path]
+    options: dict[str, str], tiny: Callable[[str], Path]
 ) -> None:
     here, there, elsewhere = [9, 2, 30, 4, 11, 6], [7, 0, 5, 1, 6, 2], [20, 41, 22, 3, 24, 15]
-    runner = load_runner(tiny("llama"), dtype=dtype, page_size=8, kv_offload_gb=1 / 1024, attention_backend=backend)
+    runner = load_runner(tiny("llama"), page_size=8, kv_offload_gb=1 / 1024, **options)
     first = prefill(runner, 0, PROMPT, here).tokens[0][0]
     expected = decode(runner, 0, here, first, None)
     prefill(runner, 0, PROMPT, here)

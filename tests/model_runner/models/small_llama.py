@@ -70,7 +70,7 @@ class Conversations:
         self._page_size = sizes.page_size
         shape, width = KVShape(2, sizes.kv_heads, sizes.head_dim), MAX_CONTEXT // sizes.page_size
         self.pool = KVPool(shape, NUM_ROWS * width, sizes.page_size, dtype=dtype, device=CPU)
-        self.pool.data.fill_(torch.nan)
+        self.pool.data.fill_(-1 if dtype == torch.int8 else torch.nan)  # scales of 0xffffffff are nan too
         order = torch.randperm(NUM_ROWS * width, generator=torch.Generator().manual_seed(3))
         self._table = order.view(NUM_ROWS, width).int()
 

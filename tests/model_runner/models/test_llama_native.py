@@ -55,9 +55,9 @@ PROMPTS = [tokens(count, count) for count in (1, 5, 64, 130, 33)]
 NEXT = [tokens(6, 100 + row) for row in range(len(PROMPTS))]
 
 
-def answers(model: NativeLlama, sizes: Sizes) -> list[Tensor]:
+def answers(model: NativeLlama, sizes: Sizes, kv_dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
     """Logits of each row after its prompt and after each next token, all rows in one batch: [rows][steps, vocab]."""
-    conversations = Conversations(sizes, torch.bfloat16)
+    conversations = Conversations(sizes, kv_dtype)
     attention = cpu_native.build(conversations.pool)
     logits = [conversations.step(model, attention, [(row, 0, prompt) for row, prompt in enumerate(PROMPTS)])]
     for step in range(len(NEXT[0])):
@@ -120,10 +120,12 @@ def test_a_row_alone_and_in_chunks_gets_the_same_bits(name: str, vectors: tuple[
         assert_same_in_chunks(model, sizes, row, together)
 
 
-def assert_same_in_chunks(model: NativeLlama, sizes: Sizes, row: int, together: Tensor) -> None:
+def assert_same_in_chunks(
+    model: NativeLlama, sizes: Sizes, row: int, together: Tensor, kv_dtype: torch.dtype = torch.bfloat16
+) -> None:
     """A row alone and in chunks gets the bits that it gets next to others."""
     sequence = PROMPTS[row] + NEXT[row]
-    conversations = Conversations(sizes, torch.bfloat16)
+    conversations = Conversations(sizes, kv_dtype)
     attention = cpu_native.build(conversations.pool)
     for first, last in chunks(len(sequence), row):
         alone = conversations.step(model, attention, [(row, first, sequence[first:last])])
