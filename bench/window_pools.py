@@ -1,10 +1,11 @@
 """Counts the requests that run at once in the same memory, with one KV pool or with another one for window layers.
 
-    python bench/window_pools.py [--gib 32] [--length 8192] [--ratios 0.1 0.2 0.5 1.0] [--models gemma-3-4b …]
+    python bench/window_pools.py [--requests 32] [--length 8192] [--ratios 0.1 0.2 0.5 1.0] [--models gemma-3-4b …]
 
-The pools have the sizes that the model runner computes for the model's layers in bfloat16. Requests of ``--length``
-tokens (7/8 prompt, 1/8 output, no shared prefix) run on the scheduler with the simulated runner. The result is the
-maximum number of running requests before the first retraction or completion. No times are measured.
+The memory is that of ``--requests`` requests with one pool. The pools have the sizes that the model runner computes for
+the model's layers in bfloat16. Requests of ``--length`` tokens (7/8 prompt, 1/8 output, no shared prefix) run on the
+scheduler with the simulated runner. The result is the maximum number of running requests before the first retraction
+or completion. No times are measured.
 """
 
 from __future__ import annotations
@@ -61,15 +62,15 @@ MODELS = {
 }
 
 
-def pools(shape: Shape, gib: float, ratio: float | None) -> tuple[PoolInfo, ...]:
-    """The pools that fit into ``gib`` GiB. ratio: None for one pool."""
+def pools(shape: Shape, num_tokens: int, ratio: float | None) -> tuple[PoolInfo, ...]:
+    """The pools that fit into the memory of ``num_tokens`` tokens in all layers. ratio: None for one pool."""
     groups = (
         LayerGroups(tuple(range(shape.num_layers)))
         if ratio is None
         else group_layers(shape.windows, shape.context, ratio, None)[0]
     )
     budget = PoolBudget(
-        free_bytes=int(gib * (1 << 30)),
+        free_bytes=num_tokens * shape.num_layers * shape.layer_token_bytes,
         weight_bytes=0,
         fraction=1.0,
         size_of=lambda num_pages: groups.num_bytes(num_pages, PAGE_SIZE, shape.layer_token_bytes),
@@ -109,7 +110,7 @@ def most_at_once(sizes: tuple[PoolInfo, ...], length: int) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gib", type=float, default=32.0)
+    parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--length", type=int, default=8192)
     parser.add_argument("--ratios", type=float, nargs="+", default=[0.1, 0.2, 0.5, 1.0])
     parser.add_argument("--models", nargs="+", default=list(MODELS))
@@ -119,8 +120,9 @@ def main() -> None:
     print("|---|" + "---|" * (len(args.ratios) + 1))
     for name in args.models:
         shape = MODELS[name]
-        before = most_at_once(pools(shape, args.gib, None), args.length)
-        after = [most_at_once(pools(shape, args.gib, ratio), args.length) for ratio in args.ratios]
+        num_tokens = args.requests * args.length
+        before = most_at_once(pools(shape, num_tokens, None), args.length)
+        after = [most_at_once(pools(shape, num_tokens, ratio), args.length) for ratio in args.ratios]
         cells = [f"{count} ({count / before:.2f} x)" for count in after]
         print(f"| {name} | {before} | {' | '.join(cells)} |", flush=True)
 

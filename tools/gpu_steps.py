@@ -41,6 +41,7 @@ def copy_bandwidth(device: torch.device, num_bytes: int) -> float:
 def load(folder: str, *, max_batch: int, **options: Any) -> MeasuredRunner:
     """Load a runner with random weights for the configuration in ``folder``. Raises StartupError if that fails."""
     started = time.monotonic()
+    options["disable_hybrid_swa_memory"] = True  # the plans of this file have pages of one pool
     config = RunnerConfig(load_format="dummy", max_running_requests=max_batch, **options)
     runner = ModelRunner.load(ModelFiles("dummy", folder), config, no_progress)
     return MeasuredRunner(runner, time.monotonic() - started)

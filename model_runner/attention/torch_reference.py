@@ -111,11 +111,9 @@ class TorchAttention:
         batch = self._batch
         assert batch is not None
         starts, lens = batch.starts[items], batch.query_lens[items]
-        begins = [0 if window is None else max(start - window + 1, 0) for start in starts]
-        length = max(start + count - begin for start, count, begin in zip(starts, lens, begins, strict=True))
-        firsts = (batch.item_ends - batch.cu_query_lens.diff() - (window or 0) + 1)[items, None].clamp(min=0)
-        if window is None:
-            firsts = torch.zeros_like(firsts)
+        reach = max(starts) + 1 if window is None else window  # number of positions that a query may read
+        length = max(start + count - max(start - reach + 1, 0) for start, count in zip(starts, lens, strict=True))
+        firsts = (batch.item_ends - batch.cu_query_lens.diff() - reach + 1)[items, None].clamp(min=0)
         positions = firsts + torch.arange(length, device=batch.slots.device)  # [items, L]
         # Beyond an item's end, the page table is stale and the pool may contain NaN: the item's own first position is
         # read instead.

@@ -29,6 +29,7 @@ RENAMED = {
     "--disable-fastapi-docs": "--disable-docs",
     "--enforce-eager": "--disable-cuda-graph",
     "--otlp-traces-endpoint": "--otlp-endpoint",
+    "--disable-hybrid-kv-cache-manager": "--disable-hybrid-swa-memory",
     # SGLang
     "--max-prefill-tokens": "--chunked-prefill-size",
     "--tp-size": "--tp",
@@ -42,6 +43,7 @@ RENAMED = {
     "-b": "--chunked-prefill-size",
     "--batch-size": "--chunked-prefill-size",
     "-a": "--served-model-name",
+    "--swa-full": "--disable-hybrid-swa-memory",
     "--alias": "--served-model-name",
     "--ssl-key-file": "--ssl-keyfile",
     "--ssl-cert-file": "--ssl-certfile",

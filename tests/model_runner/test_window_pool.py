@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from ebbtide.config import SchedulerConfig
-from ebbtide.messages import PoolInfo, SamplingParams
+from ebbtide.messages import GenerateReq, OpenSessionReq, PoolInfo, SamplingParams, SessionTurn
 
 from .driver import load_runner
 from .families import VOCAB_SIZE, WINDOW
-from .poisoned_load import Outcome, serve
+from .poisoned_load import PoisonedLoad, serve
 from .reference import greedy, load_reference
 
 NUM_TOKENS = 12
@@ -23,7 +23,9 @@ GREEDY = SamplingParams(max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True)
 PAGE, POOL_TOKENS = 8, 1024
 IN_EVERY_RUN = ("mistral", "gemma3", "gpt_oss")
 LONG_RUN = ("gemma2", "cohere2", "olmo3", "exaone4")
-ALL = [*IN_EVERY_RUN, *(pytest.param(name, marks=pytest.mark.soak) for name in LONG_RUN)]
+SOAK = [pytest.param(name, marks=pytest.mark.soak) for name in LONG_RUN]
+ALL = [*IN_EVERY_RUN, *SOAK]
+MOST = ["mistral", "gemma3", pytest.param("gpt_oss", marks=pytest.mark.soak), *SOAK]
 
 
 @dataclass(frozen=True)
@@ -68,26 +70,27 @@ def test_a_batch_with_a_window_pool_gives_the_output_of_transformers(
     expected = truth(family)
     runner = load_runner(tiny(family), page_size=PAGE, max_total_tokens=POOL_TOKENS * 2, swa_full_tokens_ratio=0.5)
     assert [pool.window for pool in runner.info.pools] == [None, WINDOW]
-    found = serve(runner, config(), expected.prompts, GREEDY)
-    assert found.tokens == expected.outputs
-    assert found.num_cached > 0
-    retracted = serve(runner, config(test_retract_interval=1, chunked_prefill_size=64), expected.prompts, GREEDY)
-    assert retracted.tokens == expected.outputs
-    assert retracted.num_retractions > 20
+    outputs, load = serve(runner, config(), expected.prompts, GREEDY)
+    assert outputs == expected.outputs
+    assert load.num_cached > 0
+    retracts = config(test_retract_interval=1, chunked_prefill_size=64)
+    outputs, load = serve(runner, retracts, expected.prompts, GREEDY)
+    assert outputs == expected.outputs
+    assert load.num_retractions > 20
 
 
-@pytest.mark.parametrize("family", ALL)
+@pytest.mark.parametrize("family", MOST)
 def test_pools_that_are_too_small_for_the_batch_change_no_output(
     family: str, tiny: Callable[[str], Path], truth: Callable[[str], Truth]
 ) -> None:
     expected = truth(family)
     runner = load_runner(tiny(family), page_size=PAGE, max_total_tokens=400, swa_full_tokens_ratio=0.3)
     policy = config(retraction_risk=0.999, disable_radix_cache=family in {"mistral", "gpt_oss"})
-    found = serve(runner, policy, expected.prompts, GREEDY)
-    assert found.tokens == expected.outputs
+    outputs, _ = serve(runner, policy, expected.prompts, GREEDY)
+    assert outputs == expected.outputs
 
 
-@pytest.mark.parametrize("family", ALL)
+@pytest.mark.parametrize("family", MOST)
 def test_a_request_alone_holds_its_window_only(
     family: str, tiny: Callable[[str], Path], truth: Callable[[str], Truth]
 ) -> None:
@@ -96,9 +99,9 @@ def test_a_request_alone_holds_its_window_only(
     runner = load_runner(tiny(family), page_size=PAGE, max_total_tokens=POOL_TOKENS, swa_full_tokens_ratio=0.01)
     assert runner.info.pools[1] == PoolInfo(2 * WINDOW // PAGE + 1, PAGE, "swa", WINDOW)
     for index in (0, 6, 15):
-        found = serve(runner, config(), [expected.prompts[index]], GREEDY)
-        assert found.tokens == [expected.outputs[index]]
-    assert found.num_freed["swa"] > runner.info.pools[1].num_pages  # its pages were used more than once
+        outputs, load = serve(runner, config(), [expected.prompts[index]], GREEDY)
+        assert outputs == [expected.outputs[index]]
+    assert load.num_freed["swa"] > runner.info.pools[1].num_pages  # its pages were used more than once
 
 
 @pytest.mark.parametrize("page_size", [1, 16, 64])
@@ -106,7 +109,7 @@ def test_compiled_code_gives_the_same_bits_with_and_without_a_window_pool(
     page_size: int, tiny: Callable[[str], Path]
 ) -> None:
     params = SamplingParams(max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True, logprobs=3)
-    outcomes: list[Outcome] = []
+    loads: list[PoisonedLoad] = []
     for disabled in (True, False):
         runner = load_runner(
             tiny("mistral"),
@@ -118,12 +121,12 @@ def test_compiled_code_gives_the_same_bits_with_and_without_a_window_pool(
             deterministic=True,
         )
         assert len(runner.info.pools) == (1 if disabled else 2)
-        outcomes.append(serve(runner, config(test_retract_interval=3), random_prompts(), params))
-    assert outcomes[0].tokens == outcomes[1].tokens
-    assert outcomes[0].logprobs == outcomes[1].logprobs
+        loads.append(serve(runner, config(test_retract_interval=3), random_prompts(), params)[1])
+    assert loads[0].tokens == loads[1].tokens
+    assert loads[0].logprobs == loads[1].logprobs
 
 
-@pytest.mark.parametrize("family", ALL)
+@pytest.mark.parametrize("family", MOST)
 def test_requests_restored_from_the_host_give_the_output_of_transformers(
     family: str, tiny: Callable[[str], Path], truth: Callable[[str], Truth]
 ) -> None:
@@ -133,9 +136,26 @@ def test_requests_restored_from_the_host_give_the_output_of_transformers(
     assert runner.info.more_host_pages == (-(-runner.info.num_host_pages * window.num_pages // full.num_pages),)
     # Restoring is always cheaper, whatever the measured costs.
     runner.info = msgspec.structs.replace(runner.info, recompute_token_s=1.0, restore_token_s=1e-9)
-    found = serve(runner, config(test_retract_interval=2), expected.prompts, GREEDY)
-    assert found.tokens == expected.outputs
-    assert found.num_restored > 0
+    outputs, load = serve(runner, config(test_retract_interval=2), expected.prompts, GREEDY)
+    assert outputs == expected.outputs
+    assert load.num_restored > 0
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_turns_of_a_session_give_the_output_of_the_whole_conversation(family: str, tiny: Callable[[str], Path]) -> None:
+    model = load_reference(tiny(family))
+    runner = load_runner(tiny(family), page_size=PAGE, max_total_tokens=POOL_TOKENS, swa_full_tokens_ratio=0.1)
+    load = PoisonedLoad(runner, config(enable_streaming_session=True, disable_radix_cache=True))
+    load.run(OpenSessionReq("call", "s", streaming=True))
+    params = msgspec.structs.replace(GREEDY, max_tokens=4)
+    conversation: list[int] = []
+    for turn in range(20):
+        prompt = [(turn * 37 + place * 11) % 500 + 3 for place in range(1 + turn * 5 % 13)]
+        load.run(GenerateReq((str(turn),), prompt, params, session=SessionTurn("s")))
+        conversation += prompt
+        assert load.tokens[str(turn)] == greedy(model, conversation, 4)
+        conversation += load.tokens[str(turn)]
+    assert load.num_cached > len(conversation)
 
 
 def test_a_setting_that_needs_one_pool_is_logged(tiny: Callable[[str], Path], caplog: pytest.LogCaptureFixture) -> None:
