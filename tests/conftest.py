@@ -89,7 +89,7 @@ class Daemon:
     """
 
     def __init__(self, flags: tuple[str, ...], model: str = "sim", tmp: Path | None = None) -> None:
-        self.tmp = tmp or Path(tempfile.mkdtemp(prefix="ebb-test-"))  # short: a socket's path has little room
+        self.tmp = tmp or Path(tempfile.mkdtemp(prefix="ebb-test-"))  # short, because the path of a socket has a limit
         log, name = tempfile.mkstemp(prefix="ebb-test-", suffix=".log")
         self._log = Path(name)
         self.process = subprocess.Popen(
@@ -155,7 +155,7 @@ class Daemon:
         assert self.process.stdout is not None
         self.process.stdout.close()
         self._log.unlink(missing_ok=True)
-        shutil.rmtree(self.tmp, ignore_errors=True)  # another daemon of the same test may have had it
+        shutil.rmtree(self.tmp, ignore_errors=True)  # another daemon of the same test may have used the port
 
     def _read_stdout_until(self, mark: bytes) -> bytes:
         assert self.process.stdout is not None
@@ -182,7 +182,7 @@ def _end_well(daemon: Daemon) -> None:
 
 @contextlib.contextmanager
 def _starter() -> Iterator[StartDaemon]:
-    with contextlib.ExitStack() as ends:  # each daemon is ended, also when another did not end well
+    with contextlib.ExitStack() as ends:  # end each daemon, also if the end of another one failed
 
         def start(*flags: str, model: str = "sim", tmp: Path | None = None, ready: bool = True) -> Daemon:
             daemon = Daemon(flags, model, tmp)

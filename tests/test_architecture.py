@@ -18,7 +18,7 @@ COMPOSITION = {
     "scheduler/process.py": {"model_runner"},
     "ebbtide/commands": set(FOLDERS),
 }
-ROOMS = ("commands", "hub", "messages", "runtime", "tokenization")  # the folders of ebbtide/ that are no links
+ROOMS = ("commands", "hub", "messages", "runtime", "tokenization")  # the folders of ebbtide/ that are not links
 DISPATCHER = "server/cli.py"
 HTTP_MAY_IMPORT = ("route",)  # the modules of server/ that server/http/ may import
 SERVER_ROOT = {"__init__", "cli", "flags", "app", "route", "state", "frontend", "loaded_models"}
@@ -238,7 +238,7 @@ def import_graph(sources: dict[str, str]) -> dict[str, list[str]]:
         named = {item.module for item in imports_of(ast.parse(source), package)}
         targets = {name if name in sources else f"{name}.__init__" for name in named}
         inner = {target for target in targets if target.removesuffix(".__init__") not in {"", package}}
-        # A submodule of the own package imports the package itself only if it names something that is no module.
+        # A submodule imports its own package itself only if it imports a name that is not a module.
         own = f"{package}.__init__"
         if own in targets and any(n.rpartition(".")[0] == package and n not in sources for n in named):
             inner.add(own)

@@ -100,7 +100,7 @@ def test_install_lines_of_the_cpu_image_make_a_working_environment(tmp_path: Pat
         )
         assert done.returncode == 0, f"{moved}\n{done.stderr[-2000:]}"
     shutil.rmtree(tmp_path / "src")
-    # What remains is what the image takes over: it must stand alone.
+    # The remaining files are copied into the image and must work without the others.
     command = [str(tmp_path / "opt/ebbtide/bin/ebbtide"), "--version"]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.stdout.startswith("ebbtide "), ran.stderr

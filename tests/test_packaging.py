@@ -120,7 +120,7 @@ def test_sdist_installs_and_imports(sdist: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     script = "import ebbtide; print(ebbtide.__file__)\n" + "\n".join(f"import ebbtide.{name}" for name in FOLDERS)
     environment = {**os.environ, "PYTHONPATH": str(site)}
-    # -P: not the working folder, where a checkout would answer instead.
+    # -P: ignore the working folder, in which a checkout would be found instead.
     command = [sys.executable, "-P", "-c", script]
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

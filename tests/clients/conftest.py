@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-# Before any of the clients is imported: none may call home.
+# Set before any client is imported, because no client may use the network.
 os.environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LANGSMITH_TRACING": "false"}
 
 CITY: dict[str, Any] = {"city": "Zürich 👩‍👩‍👧", "days": 2}
 FORM = json.dumps(CITY, ensure_ascii=False)
 CALL = f'<tool_call>\n{{"name": "weather", "arguments": {FORM}}}\n</tool_call>'
-# The beginning of the conversation decides what the model says.
+# The beginning of the conversation selects the answer of the model.
 SCRIPT = {
     "hello": "Hello 👩‍👩‍👧 日本, größer!",
     "ask": f"I look.\n{CALL}",

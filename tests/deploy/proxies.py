@@ -18,7 +18,7 @@ import trustme
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 PATIENCE_S = 60.0
-AS_ROOT = "user root; " if os.geteuid() == 0 else ""  # else the workers could not write into the folder
+AS_ROOT = "user root; " if os.geteuid() == 0 else ""  # otherwise the workers cannot write into the folder
 NGINX_MAIN = """
 {user}daemon off; pid {folder}/nginx.pid; error_log stderr; worker_processes 1;
 events {{}}

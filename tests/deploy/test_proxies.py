@@ -140,7 +140,7 @@ def test_a_post_without_an_answer_is_not_sent_again(name: str, tmp_path: Path, *
     with contextlib.closing(server), running_proxy(name, tmp_path, server.address) as proxy, proxy.client() as http:
         if is_reused:
             assert http.get("/v1/models").status_code == 200
-        # On a connection that has carried an answer before, HAProxy closes without a second one.
+        # If a connection has already carried an answer, HAProxy closes it instead of sending a second one.
         is_closed = name == "haproxy" and is_reused
         with pytest.raises(httpx.RemoteProtocolError) if is_closed else contextlib.nullcontext():
             assert http.post("/v1/completions", json=LONG).status_code == 502

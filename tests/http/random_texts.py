@@ -18,7 +18,7 @@ PARTS = [
     "שלום",
     "नमस्ते",
     "🌊",
-    "👩\u200d👩\u200d👧",  # three people, one sign
+    "👩\u200d👩\u200d👧",  # three people, one visible character
     "🇩🇪",
     "👍🏽",
     "\u2028",

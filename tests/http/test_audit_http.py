@@ -55,7 +55,7 @@ def test_a_hundred_disconnects_stop_their_work(start_daemon: Any) -> None:
         def leave(number: int) -> None:
             body = {"prompt": f"{number} " * 60, "max_tokens": 2000, **GREEDY, "stream": number % 2 == 0}
             with send(api.url, body) as connection:
-                events = (0, 0, 1, 0, 10, 0)[number % 6]  # else disconnect before the first byte
+                events = (0, 0, 1, 0, 10, 0)[number % 6]  # otherwise disconnect before the first byte
                 received = b""
                 while received.count(b"data: ") < events:
                     chunk = connection.recv(4096)

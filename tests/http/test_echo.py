@@ -242,5 +242,5 @@ def test_a_client_that_leaves_a_long_scoring_leaves_nothing_behind(slow_api: Any
     body = {"prompt": "z" * 900, "max_tokens": 0, "echo": True, "logprobs": 5, "stream": True}
     with slow_api.http.stream("POST", "/v1/completions", json=body) as reply:
         assert reply.status_code == 200
-        assert next(reply.iter_bytes()) == b": keep-alive\n\n"  # nothing of the prompt comes before all of it
+        assert next(reply.iter_bytes()) == b": keep-alive\n\n"  # the prompt is sent only as a whole
     check_idle(slow_api)

@@ -20,7 +20,7 @@ PRESSURE = ("--retraction-risk", "0.9999999", "--enable-streaming-session", "--m
 PRIORITY = ("--schedule-policy", "priority")
 COMPAT = ("--metrics-compat", "vllm,sglang", "--served-model-name", 'odd "name"')
 
-# Of the contract on memory pressure; the rest of the page is checked by name only.
+# The series of the contract on memory pressure; of the other series, only the names are checked.
 PROMISED = """
     num_running_reqs num_queue_reqs num_retracted_reqs num_retracted_requests_total num_retracted_input_tokens_total
     num_retracted_output_tokens_total num_recomputed_tokens_total num_resumed_requests_total
@@ -32,7 +32,7 @@ PROMISED = """
     gen_throughput num_streaming_sessions streaming_session_held_tokens evicted_tokens_total
     kv_invariant_violations_total scheduler_step_seconds watchdog_last_progress_seconds
 """
-# Those that this load must move; a histogram by the number of its samples.
+# The series that this load must change; for a histogram, the number of its samples.
 MOVED = """
     num_retracted_requests_total num_retracted_input_tokens_total num_retracted_output_tokens_total
     num_recomputed_tokens_total num_resumed_requests_total num_requests_total
@@ -129,7 +129,7 @@ def test_every_way_to_end_early_counts_under_its_reason(pressed: Api) -> None:
     check_idle(pressed)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(pressed.http.post, "/v1/completions", json=long, headers={"x-request-id": "mine"})
-        within(30, lambda: pressed.totals()["num_running_reqs"] > 0)  # the engine does not count what it never saw
+        within(30, lambda: pressed.totals()["num_running_reqs"] > 0)  # the engine counts only received requests
         within(30, lambda: pressed.http.post("/abort_request", json={"rid": "mine"}).json()["num_aborted"] == 1)
         assert answer.result().status_code == 499
     assert pressed.http.post("/v1/completions", json={**long, "max_tokens": 3000}).status_code == 500

@@ -19,7 +19,7 @@ from .audit import check_idle, check_scrape, within
 from .conftest import Api
 
 CAPACITY = 1024
-# Admission hardly reserves, so that what does not fit in the end is let in.
+# Admission reserves almost no memory, so that it admits requests that will not fit.
 FLAGS = ("--max-total-tokens", str(CAPACITY), "--page-size", "16", "--sim-step-ms", "5", "--context-length", "4096")
 GREEDY = {"temperature": 0, "ignore_eos": True}
 BIG = {"prompt": "b" * 500, "max_tokens": 3000, **GREEDY}
@@ -118,7 +118,7 @@ def test_a_whole_answer_that_outgrows_the_pool_is_500_and_the_others_finish(api:
     assert "retry-after" not in reply.headers
     check_exhausted(reply.json()["error"])
     check_idle(pressed)
-    assert pressed.metric("generation_tokens_total") - made == BIG_OUTPUTS + 600  # no token was made twice
+    assert pressed.metric("generation_tokens_total") - made == BIG_OUTPUTS + 600  # no token was sampled twice
 
 
 def test_the_official_client_raises_and_does_not_try_again(pressed: Api) -> None:

@@ -33,7 +33,7 @@ def requests(draw: st.DrawFn) -> dict[str, Any]:
     }
     cuts = st.tuples(st.integers(0, len(text) - 1), st.integers(1, 4))
     stops = [text[start : start + length] for start, length in draw(st.lists(cuts, max_size=3))]
-    # What stands for half a character at the very end is put there when all is over; no stop string is sought in it.
+    # U+FFFD for an incomplete character at the end is added after the search for stop strings.
     stops = [stop for stop in stops if "\ufffd" not in stop]
     if stops:
         fields["stop"] = stops
@@ -131,7 +131,7 @@ def test_chats_are_equal_with_and_without_stream(api: Any, seed: int, size: int,
     assert entries == choice["logprobs"]["content"]
     assert [i for part in parts for i in part.get("token_ids", [])] == choice["token_ids"]
     assert all(len(entry["top_logprobs"]) == count for entry in entries)
-    # Each position has alternatives of its own: the likeliest differ from place to place.
+    # The most likely tokens differ from position to position.
     if count and len(entries) > 8:
         assert len({json.dumps(entry["top_logprobs"]) for entry in entries}) > 1
     assert [part["finish_reason"] for part in parts if part["finish_reason"]] == [choice["finish_reason"]]

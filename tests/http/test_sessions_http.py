@@ -179,7 +179,7 @@ def test_a_turn_whose_client_disconnects_is_discarded(session: Session) -> None:
         with streamed(session, [66, 67], **LONG) as reply:
             if number % 2:
                 begin(reply)
-        refused = session.ask([68])  # at once: it is refused, or it sees the last completed turn and nothing else
+        refused = session.ask([68])  # at once: it is refused, or it continues the last completed turn
         if refused.status_code == 200:
             answer = refused.json()
             assert answer["meta_info"]["prompt_tokens"] == len(session.tokens) + 1
@@ -370,7 +370,7 @@ def test_idle_sessions_never_starve_plain_requests(tight_api: Api) -> None:
         assert list(pool.map(lambda text: tight_api.complete(text, max_tokens=20), ["a", "b", "c"]))
     assert tight_api.metric("num_retracted_requests_total") == retracted
     for session in idle[::5]:
-        session.turn([70], max_new_tokens=4)  # cold or warm: the tokens are not forgotten
+        session.turn([70], max_new_tokens=4)  # cold or warm: the session keeps its tokens
     check_scrape(tight_api.totals())
     for session in idle:
         session.close()

@@ -25,7 +25,7 @@ LIMITS = ("--slow-reader-timeout", "2", "--kv-offload-gb", "0.001", "--memory-ch
 NUM_CLIENTS = 10
 PAUSE_S = 0.1  # of a client between two requests, on average
 SAMPLE_S = 1.0
-SLACK_BYTES = 6 << 20  # between a heap of many lives and one of a few more
+SLACK_BYTES = 6 << 20  # tolerance between the heap sizes after different numbers of requests
 GREEDY = {"temperature": 0, "ignore_eos": True}
 
 

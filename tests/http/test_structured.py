@@ -25,7 +25,7 @@ class Boat(BaseModel):
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_official_client_parses_the_answer(api: Api, stream: bool) -> None:
     request: Any = {"model": "sim", "messages": ASK, "response_format": Boat, "max_tokens": 4000, "seed": 3}
-    boost = {str(ord(c)): 30 for c in '}]",'}  # the simulated model would go on for long
+    boost = {str(ord(c)): 30 for c in '}]",'}  # otherwise the answer of the simulated model is long
     if stream:
         with api.openai.chat.completions.stream(**request, logit_bias=boost) as events:
             answer = events.get_final_completion()

@@ -15,7 +15,7 @@ from .conftest import Api
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich 👩‍👩‍👧 e\u0301", "days": 2}}\n</tool_call>'
 CITY = {"city": "Zürich 👩‍👩‍👧 e\u0301", "days": 2}
-# The beginning of the system message decides what the model says.
+# The beginning of the system message selects the answer of the model.
 SCRIPT = {
     "one": f"I look.\n{CALL}",
     "two": f"<think>\nTwo 日本.\n</think>\n\n{CALL}\n{CALL}",

@@ -135,7 +135,7 @@ def run(runner: ModelRunner, *items: PlanItem) -> list[list[int]]:
 def test_nan_in_unused_pages_changes_no_output(tiny: Callable[[str], Path]) -> None:
     runner = load_runner(tiny("llama"), max_total_tokens=256, page_size=16)
     attention: Any = runner._attention
-    attention.pool.data.fill_(float("nan"))  # what a freed page may hold
+    attention.pool.data.fill_(float("nan"))  # a freed page may contain nan
     prompts = random_prompts((5, 20))
     clean = load_runner(tiny("llama"), max_total_tokens=256, page_size=16)
     assert Driver(runner).generate(prompts, GREEDY) == Driver(clean).generate(prompts, GREEDY)

@@ -17,9 +17,9 @@ from ebbtide.paging import pages_for
 
 from .world import Outcome, Shape, World, greedy, text
 
-LOOSE = 700  # max_tokens far beyond what is said
+LOOSE = 700  # max_tokens that is much larger than the output
 EMBEDDING = SamplingParams(max_tokens=0, embedding=True)
-CONTEXT = 3500  # max_tokens of a client that names none: the rest of the context
+CONTEXT = 3500  # max_tokens if the client sends none: the rest of the context
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def play(load: list[Arrival], shape: Shape, build: Callable[[Shape], World] = Wo
         world.step()
         world.read()
         if world.steps == before:
-            world.steps += 1  # nothing ran, but time advances
+            world.steps += 1  # no step ran, but time advances
         assert world.steps < 20_000, "stuck"
     world.run()
     return world

@@ -72,7 +72,7 @@ def test_a_prompt_is_computed_in_chunks_of_the_budget_while_others_decode() -> N
     before = len(world.outcomes["short"].tokens)
     while "long" not in world.outcomes:
         world.step()
-    assert len(world.outcomes["short"].tokens) - before >= 5  # 40 tokens in chunks of 8, a token of the other in each
+    assert len(world.outcomes["short"].tokens) - before >= 5  # one token for each chunk of 8 of the 40 tokens
 
 
 def test_a_second_request_of_the_same_prompt_finds_it_cached() -> None:
@@ -229,7 +229,7 @@ def test_retracted_requests_conserve_counters_and_report_their_cost() -> None:
     spent = [outcome.pressure for outcome in outcomes.values() if outcome.pressure is not None]
     assert sum(entry.num_retractions for entry in spent) == totals["num_retracted_requests_total"]
     assert sum(entry.recomputed_tokens for entry in spent) == totals["num_recomputed_tokens_total"]
-    assert totals["cached_tokens_total"] == 0  # finding its own past is no cache hit
+    assert totals["cached_tokens_total"] == 0  # its own earlier pages do not count as a cache hit
 
 
 def test_the_cost_of_a_retraction_is_reported_before_a_stop_string_ends_the_request() -> None:

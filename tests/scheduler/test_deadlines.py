@@ -76,7 +76,7 @@ def test_a_request_that_waits_after_a_retraction_is_ended_once_it_has_run_long_e
     for _ in range(5):
         world.step()
     (req,) = world.scheduler.state.running
-    req.history.retracted_s = 50.0  # as if it had waited so long
+    req.history.retracted_s = 50.0  # as if it had waited for this time
     outcomes = world.run()
     assert timed_out(world, "a")
     assert 65 <= len(outcomes["a"].tokens) <= 70

@@ -26,7 +26,7 @@ from ebbtide.scheduler.sessions.session_controller import SessionController
 from .session_world import SessionWorld
 from .world import Shape, World, grammar, greedy, text
 
-LEN = 7  # prompt length of the guilty request; its neighbours have others
+LEN = 7  # prompt length of the request that fails; the other requests have other lengths
 ANY = grammar("start: /[a-z ]{40}/")
 # Uses penalties, log-probabilities and a draw.
 PARAMS = SamplingParams(

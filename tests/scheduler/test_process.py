@@ -137,7 +137,7 @@ def _counts_end(message: ToFront) -> bool:
 
 
 def test_an_end_before_the_first_step_is_sent_at_once(daemon: Daemon) -> None:
-    daemon.turn_until(lambda: any(isinstance(message, Stats) for message in daemon.heard))  # it is idle and has said so
+    daemon.turn_until(lambda: any(isinstance(message, Stats) for message in daemon.heard))  # it has become idle
     daemon.scheduler.receive([generate("a", 6), AbortReq("a", "client")], time.monotonic())
     daemon.turn_until(lambda: any(_counts_end(message) for message in daemon.heard))
     stats = [message for message in daemon.heard if isinstance(message, Stats)][-1]

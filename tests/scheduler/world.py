@@ -112,7 +112,7 @@ class Shape:
     session_timeout: float = 1e9
     max_per_owner: int | None = None
     second: PoolInfo | None = None  # a second pool
-    confines_faults: bool = False  # exceptions end requests, as in the daemon; else they are raised
+    confines_faults: bool = False  # if True, exceptions end requests, as in the daemon; otherwise they are raised
 
 
 class RaisingFailures(Failures):
@@ -188,8 +188,8 @@ class World:
         self.items: list[TokenItem] = []
         self.replies: dict[str, Reply] = {}
         self.steps = 0
-        self.skipped_s = 0.0  # time in which nothing happened
-        self.peak_pages = 0  # most pages that running requests held at once
+        self.skipped_s = 0.0  # seconds in which no step ran
+        self.peak_pages = 0  # maximum number of pages that running requests held at the same time
         self.turns = 0
         self.inbox: deque[ToScheduler] = deque()
 

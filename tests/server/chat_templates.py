@@ -23,7 +23,7 @@ HERMES = (
     "<|end|>{% endfor %}<|assistant|>{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n"
     "{% elif opens %}<think>\n{% endif %}"
 )
-# Joins the arguments as a text, and takes calls only from a message without content (libraries leave out what is none).
+# Joins the arguments as text, and renders calls only if the message has no content (libraries omit empty content).
 DEEPSEEK = (
     TOOLS + "{% for m in messages %}{% if m.role == 'assistant' and (m.content is undefined or m.content is none) %}"
     "{% for call in m.tool_calls %}"
@@ -79,7 +79,7 @@ MISTRAL_ALTERNATE = (
     "{% elif m.role == 'assistant' %}{{ m.content }}<|end|>{% else %}{{ raise_exception('unknown role') }}{% endif %}"
     "{% endfor %}"
 )
-# Renders the first system message and leaves out the others without a word.
+# Renders the first system message and silently omits the others.
 DROPS_SYSTEMS = (
     "{% if messages[0].role == 'system' %}<|system|>{{ messages[0].content }}<|end|>{% endif %}"
     "{% for m in messages if m.role != 'system' %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"

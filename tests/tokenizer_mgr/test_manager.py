@@ -145,7 +145,7 @@ async def test_an_abort_waits_for_the_closing_item(desk: Desk) -> None:
             await answer.next_deltas()
         assert (error.value.status, error.value.kind) == (500, "server_error")
         assert error.value.should_retry is False
-    assert desk.outbox.of(AbortReq) == [AbortReq(rid, "kv_cache_exhausted")], "the detokenizer may have given it up"
+    assert desk.outbox.of(AbortReq) == [AbortReq(rid, "kv_cache_exhausted")], "the detokenizer may have aborted it"
 
 
 async def test_a_request_that_fails_in_the_detokenizer_is_aborted_in_the_scheduler_at_once(desk: Desk) -> None:
@@ -153,7 +153,7 @@ async def test_a_request_that_fails_in_the_detokenizer_is_aborted_in_the_schedul
         [rid] = answer.rids
         desk.text(rid, "a", 1)
         desk.manager.handle(AbortReq(rid, "detokenizer", 500, "internal_error", "no text"))
-        assert answer.has_outcome, "no closing item will come: the detokenizer has forgotten it"
+        assert answer.has_outcome, "no closing item will arrive, because the detokenizer has removed the request"
         assert desk.outbox.of(AbortReq) == [AbortReq(rid, "detokenizer")]
         assert [delta.text for delta in await answer.next_deltas()] == ["a"]
         with pytest.raises(Rejected, match="no text"):

@@ -112,7 +112,7 @@ def test_the_response_names_the_span_of_the_request(traced: Traced) -> None:
 def test_a_trace_that_is_not_sampled_is_not_sent(traced: Traced) -> None:
     reply, trace = traced.ask(sampled=False, prompt="tide", max_tokens=1)
     assert reply.headers["traceresponse"].endswith("-00")
-    traced.spans(prompt="tide", max_tokens=1)  # it would have been sent before this one
+    traced.spans(prompt="tide", max_tokens=1)  # the other trace would have been sent before this one
     assert not any(span.trace == trace for span in traced.collector.received)
 
 

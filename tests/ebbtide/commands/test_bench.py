@@ -61,7 +61,7 @@ def test_every_latency_has_its_percentiles(measure: Any, endpoint: str) -> None:
     for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"):
         assert set(result[name]) == {"mean", "p50", "p90", "p99"}
     # The server waits 20 ms before each event: three gaps between four tokens, and the end after them. A busy machine
-    # may read the first token late, which shortens the gaps that are seen, but not to half.
+    # may read the first token late, which shortens the measured gaps, but not to half.
     assert result["itl_ms"]["p50"] >= 10
     assert result["tpot_ms"]["mean"] >= 10
     assert result["e2e_ms"]["mean"] >= result["ttft_ms"]["mean"] + 3 * 10

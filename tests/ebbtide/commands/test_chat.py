@@ -89,7 +89,7 @@ class Chat:
             self.process.kill()
             self.process.wait()
         for pipe in self._pipes:
-            with contextlib.suppress(BrokenPipeError):  # it ended before it read what was typed
+            with contextlib.suppress(BrokenPipeError):  # the process ended before it read the input
                 pipe.close()
 
 

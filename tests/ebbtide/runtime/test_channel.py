@@ -29,7 +29,7 @@ def test_messages_of_every_kind_arrive_in_order_and_equal(context: zmq.Context[A
         FinishReq("a", 3),
         AbortReq("b", "client"),
     ]
-    sender: Sender[ToScheduler] = Sender(context, address)  # first: a sender need not wait for its receiver
+    sender: Sender[ToScheduler] = Sender(context, address)  # created first: a sender need not wait for its receiver
     assert all(sender.send(message) for message in sent)
     receiver: Receiver[ToScheduler] = Receiver(context, address, ToScheduler)
     received: list[ToScheduler] = []

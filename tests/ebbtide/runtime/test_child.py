@@ -224,14 +224,14 @@ def test_a_killed_child_reports_the_reason(child: Child) -> None:
     child.kill("had been silent for 3 s")
     assert child.exit_description() == "The tiny process was killed because it had been silent for 3 s."
     assert child.was_stuck
-    child.kill("had been silent for 4 s")  # it is gone: no error
+    child.kill("had been silent for 4 s")  # the process has ended: no error
 
 
 def test_a_child_dumps_its_stacks_on_request_and_continues(
     start: Callable[[], Child], capfd: pytest.CaptureFixture[str]
 ) -> None:
     child = start()
-    child.request_dump()  # nothing was heard of it yet: the signal would end it
+    child.request_dump()  # the child has not reported yet: the signal would end it
     tell(child, "stay")
     statuses(child)
     child.request_dump()

@@ -123,9 +123,9 @@ def random_ids(make: Any, tokenizer: FastTokenizer, rng: random.Random) -> list[
     """Random ids for which the decoder has defined results."""
     ids = [rng.randrange(tokenizer.vocab_size) for _ in range(rng.randint(1, 12))]
     if make is word_piece:
-        return [1, *ids]  # it treats a text's first token apart
+        return [1, *ids]  # it treats the first token of a text differently
     if make in (llama_style, gemma_style):
-        # In broken UTF-8 this decoder writes a sign for each byte, the standard one for each broken sequence.
+        # For invalid UTF-8, this decoder writes one U+FFFD per byte, and Python's one per invalid sequence.
         whole = [[*("aé日🌊"[i % 4]).encode()] for i in ids]
         units = [
             [token] if token > 258 else [3 + value for value in raw] for token, raw in zip(ids, whole, strict=True)

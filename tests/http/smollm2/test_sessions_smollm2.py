@@ -13,7 +13,7 @@ from ebbtide.tokenization.tokenizer import ChatPrompt, FastTokenizer
 from ebbtide.tokenization.transformers_tokenizer import parts_of
 
 PAGE = 16
-QUESTIONS: list[tuple[str, dict[str, Any], str]] = [  # question, what ends its answer, and how it then ended
+QUESTIONS: list[tuple[str, dict[str, Any], str]] = [  # question, the cause of the answer's end, and the finish reason
     ("Why does the sea have tides?", {"max_tokens": 20}, "length"),
     ("What is the capital of France?", {"stop": "."}, "stop string"),
     ("Say hello.", {"max_tokens": 200}, "end of turn"),

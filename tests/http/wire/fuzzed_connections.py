@@ -79,7 +79,7 @@ def dialogue(seed: int) -> Dialogue:
     sent = b"".join(request.encode() for request in requests) + garbage
     ending = rng.choice(["wait", "half", "half", "reset", "close"])
     if ending == "half" and any(request.version != b"HTTP/1.1" for request in requests):
-        ending = "wait"  # the server does not wait long for an answer to an old client that may have left
+        ending = "wait"  # the server does not keep a half-closed connection of an HTTP/1.0 client open for long
     return Dialogue(requests, garbage, _split(rng, sent), ending)
 
 

@@ -26,7 +26,7 @@ from ..driver import load_runner
 from ..families import FAMILIES
 from ..gguf_files import write_gguf
 
-# Fields with fractions that may be 0 or negative: factors, bounds, and what matters in training only.
+# Fields with fractions that may be 0 or negative: factors, bounds, and values for training only.
 MULTIPLIERS = {"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logit_scale", "clip_qkv"}
 TRAINING = {"initializer_range", "router_aux_loss_coef", "router_jitter_noise"}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 64}

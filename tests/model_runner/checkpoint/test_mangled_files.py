@@ -151,4 +151,4 @@ def test_many_mangled_files_are_refused_in_one_sentence(
 ) -> None:
     counts = Counter(mangle_and_start(sharded(family), name, mangle, starts, seed) for seed in range(IN_SOAK))
     print(f"{family} {name}: {dict(counts)}")
-    assert len(counts) > 1  # neither has every mutation an effect, nor none
+    assert len(counts) > 1  # some mutations have an effect, and some have none

@@ -32,7 +32,7 @@ def ours(folder: Path) -> list[int]:
 
 
 def assert_equals_transformers(folder: Path) -> None:
-    # Without its cache: that one is cut to a window of the configuration even if the model has none.
+    # Without its cache, which is limited to the configuration's window even if the model has none.
     assert ours(folder) == greedy(load_reference(folder), PROMPT, 20, cache=False)
 
 

@@ -16,7 +16,7 @@ from .shrinking import shrunken_model
 
 # Loads, passes the check at start, and so gives transformers' own logits chunk by chunk through the page table.
 SAMPLE = ["cohere2", "deepseek_v3", "diffllama", "gemma3", "gptj", "hrm_text", "mixtral", "opt", "stablelm"]
-# Class and configuration say nothing against these; the check at start does.
+# The class and the configuration show no problem of these models; the check at start finds it.
 REFUSED_AT_START = {"bert-generation", "doge", "git", "mimo_v2_flash"}
 NO_DEFAULT_CONFIG = {"gemma4_assistant"}
 

@@ -164,7 +164,7 @@ def test_a_lost_position_is_restored_from_the_outputs() -> None:
     while lost.inbox or not lost.scheduler.idle:
         lost.step()
         for req in lost.scheduler.state.running:
-            lost.scheduler.state.grammars.add(req)  # as if it were new
+            lost.scheduler.state.grammars.add(req)  # discards its position
             lost.scheduler.state.grammars.poll()
     assert answers(lost) == expected
 

@@ -124,7 +124,7 @@ def test_a_reader_that_stops_reading_is_disconnected(served: Served, stream: boo
     served.on_loop(speak)
     until(served, lambda: not served.state.manager.num_open, seconds=20)
     assert [abort.rid for abort in served.engine.aborts] == ([rid] if stream else [])
-    assert httpx.get(served.url + "/health").status_code == 200, "nobody else is held up"
+    assert httpx.get(served.url + "/health").status_code == 200, "no other client is delayed"
     time.sleep(1.5)  # the elapsed time is under test
     received = all_that_comes(connection)
     assert 0 < len(received) < size

@@ -92,7 +92,7 @@ def test_requests_add_up_at_every_moment_of_a_random_load(seed: int) -> None:
     load = Load(seed)
     for action in load.rng.choices(ACTIONS, WEIGHTS, k=400):
         getattr(load, action)()
-        if action in ("kill", "refuse", "snapshot"):  # the others do not reach the front's metrics
+        if action in ("kill", "refuse", "snapshot"):  # the other actions do not change the metrics of the front process
             scrape(load.metrics)
     load.kill()
     load.send()

@@ -49,7 +49,7 @@ def test_arrivals_are_poisson_at_the_asked_rate() -> None:
     gaps = [later - sooner for sooner, later in pairwise(times)]
     mean = sum(gaps) / len(gaps)
     assert mean == pytest.approx(1 / 50, rel=0.1)
-    # Exponential gaps spread as widely as they are long; an even pace would not.
+    # The standard deviation of exponential gaps equals their mean; that of a constant pace would be 0.
     assert (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5 == pytest.approx(mean, rel=0.15)
 
 
