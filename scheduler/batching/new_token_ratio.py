@@ -50,7 +50,7 @@ class NewTokenRatio:
 
 
 class ReportedRatio(NewTokenRatio):
-    """The ratio that the admission rule reports. After a retraction, it is higher until the next report."""
+    """The ratio that the admission rule reports. A retraction can raise it until the next report."""
 
     def decay(self) -> None:
         """Does nothing: the rule reports a new ratio instead."""
