@@ -50,7 +50,7 @@ class PoisonedLoad:
         return self._scheduler.state.metrics.totals["kv_restored_tokens_total"]
 
     def run(self, *messages: ToScheduler) -> None:
-        """Run the requests of the messages to their ends."""
+        """Run the requests in the messages until all have ended."""
         scheduler, steps = self._scheduler, 0
         scheduler.receive(list(messages), 0.0)
         while not scheduler.idle:
