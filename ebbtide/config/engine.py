@@ -116,7 +116,7 @@ class RunnerConfig:
     )
     kv_cache_dtype: Literal["auto", "int8"] = option(
         "auto",
-        "element type of the KV cache; auto: as --dtype; int8: for the Llama family in bfloat16 on the CPU, with a "
+        "element type of the KV cache; auto: as --dtype; int8 (Llama family in bfloat16 on the CPU): with a "
         "scale for each token and head, nearly twice as many tokens in the same memory",
     )
     load_format: Literal["auto", "dummy"] = option(
