@@ -156,9 +156,11 @@ class RunnerConfig:
         False, "do not prepare a step before the result of the previous step is known"
     )
     max_running_requests: int = option(256, "maximum number of running requests", metavar="N", within="[1, 1048576]")
-    swa_full_tokens_ratio: float = option(
-        0.2,
-        "tokens of the KV pool for layers with a sliding window, per token of the other layers' pool",
+    swa_full_tokens_ratio: float | None = option(
+        None,
+        "tokens of the KV pool for layers with a sliding window, per token of the other layers' pool (default: 0.2, or "
+        "1.5 times the window divided by 8192 if that is more, but at most 1)",
+        metavar="RATIO",
         within="(0, 1]",
     )
     disable_hybrid_swa_memory: bool = option(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ebbtide.config import RunnerConfig
 from ebbtide.messages import SWA_POOL, PoolInfo
-from ebbtide.paging import window_pool_pages
+from ebbtide.paging import window_pool_pages, window_pool_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class LayerGroups:
 
 
 def group_layers(
-    windows: Sequence[int | None], context_length: int, ratio: float, obstacle: str | None
+    windows: Sequence[int | None], context_length: int, ratio: float | None, obstacle: str | None
 ) -> tuple[LayerGroups, str]:
     """Return the groups, and a sentence for the log; "" if no layer has a window that is shorter than the context.
 
     Args:
         windows: the sliding window of each layer; None for layers that read all tokens.
-        ratio: see ``LayerGroups``.
+        ratio: see ``LayerGroups``; None for the default.
         obstacle: reason why all layers must share one pool; None if there is no such reason.
     """
     every = tuple(range(len(windows)))
@@ -71,6 +71,8 @@ def group_layers(
         return LayerGroups(every), f"{what}, but keep the K/V of all tokens: {obstacle}"
     window = max(windows[layer] or 0 for layer in windowed)
     full = tuple(layer for layer in every if layer not in windowed)
+    # A first pool without layers needs no memory, so the smallest default applies.
+    ratio = window_pool_ratio(window if full else 0, ratio)
     groups = LayerGroups(full, windowed, window, ratio)
     return groups, f"{what} of {window} tokens and have a KV pool of their own (--swa-full-tokens-ratio {ratio:g})"
 

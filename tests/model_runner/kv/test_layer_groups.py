@@ -37,6 +37,14 @@ def test_layers_are_divided_by_their_windows() -> None:
     assert sentence.endswith(": a reason")
 
 
+@pytest.mark.parametrize(("window", "ratio"), [(128, 0.2), (1024, 0.2), (2048, 0.375), (4096, 0.75), (16384, 1.0)])
+def test_the_default_ratio_grows_with_the_window(window: int, ratio: float) -> None:
+    groups, _ = group_layers([window, None], 131_072, None, None)
+    assert groups.ratio == ratio
+    groups, _ = group_layers([window, window], 131_072, None, None)  # the first pool has no layers
+    assert groups.ratio == 0.2
+
+
 @pytest.mark.parametrize("windows", [[None] * 4, [100, None, 100, 100], [100] * 4, [100, None, None, None]])
 @pytest.mark.parametrize("ratio", [0.02, 0.2, 1.0])
 @pytest.mark.parametrize("room", [5 * 16 * 64, MIB, 10 * MIB + 7])
