@@ -1,9 +1,10 @@
 """The forecast of each pool's demand: how many tokens running requests will take and free, and how uncertain that is.
 
 For each of a few horizons (output tokens from now), a pool needs the expected change of the memory that running
-requests hold, and its variance. Both are sums over the requests. A request's terms are computed when it starts and when
-its output reaches the next bin of ``output_lengths``; in between they change by a constant per step. The cost of a step
-and of an evaluation is therefore proportional to the number of horizons, not to the number of requests.
+requests hold, and its variance. Both are sums over the requests. A request's terms are computed when it starts, when
+its output reaches the next bin of ``output_lengths``, and after ``LONGEST_AGE`` steps; in between they change by a
+constant per step. The cost of a step and of an evaluation is therefore proportional to the number of horizons, not to
+the number of requests.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from .output_lengths import EDGES, NUM_BINS, Kind, OutputLengths, bin_of, kind_o
 # Output tokens from now. Between two neighbouring horizons, the demand differs little from the demand at one of them.
 HORIZONS = (0, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096)
 NUM_HORIZONS = len(HORIZONS)
+LONGEST_AGE = 128  # steps after which the terms of a request are computed again
 PRESENT = NUM_HORIZONS * [0.0]
 
 
@@ -172,8 +174,9 @@ class Forecast:
         partial = req.computed < len(req.known) - 1
         if partial:
             self._partial[req.rid] = entry
-        elif number + 1 < NUM_BINS:
-            self._due.setdefault(self._step + EDGES[number + 1] - req.num_outputs, []).append(entry)
+        else:
+            edge = EDGES[number + 1] - req.num_outputs if number + 1 < NUM_BINS else LONGEST_AGE
+            self._due.setdefault(self._step + min(edge, LONGEST_AGE), []).append(entry)
         alive = self._alive(req, entry.kind)
         entry.terms = [self._running_term(req, pool, alive) for pool in self.pools]
         self._add(entry, 1.0)

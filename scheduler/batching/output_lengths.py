@@ -21,7 +21,7 @@ HALF_LIFE = 512  # number of completions after which the weight of a completion 
 BORROWED = 6.0  # weight of the more general kind in an estimate, in completions
 PRIOR_MEDIAN = 160  # tokens; the prior is log-logistic: half of all outputs are longer
 PRIOR_SHAPE = 1.5
-REFRESH_ENDS = 8  # number of completions after which a survival curve is recomputed
+REFRESH_CHANGES = 8  # a survival curve is computed again after this number of ends and reached bins
 
 Kind = tuple[int, int]  # half octave of max_tokens, octave of the prompt length; -1 for "any"
 ANY = -1
@@ -44,8 +44,8 @@ class _LifeTable:
         self.ended = [0.0] * NUM_BINS  # total weight of the requests that ended in the bin
         self.left = [0.0] * NUM_BINS  # total weight of the requests that were cut off in the bin
         self.running = [0] * NUM_BINS  # number of running requests in the bin
-        self.age = 0  # number of requests that ended or were cut off
-        self.computed_at = -REFRESH_ENDS  # age at which ``curve`` was computed
+        self.age = 0  # number of times that a request ended, was cut off, or reached a bin
+        self.computed_at = 0  # age at which ``curve`` was computed
         self.hazards: list[float] = []
         self.curve: list[float] = []  # share of requests whose outputs reach the lower edge of the bin
 
@@ -92,13 +92,14 @@ class OutputLengths:
                 table.running[before] -= 1
             if after is not None:
                 table.running[after] += 1
+                table.age += 1
 
     def curve(self, kind: Kind) -> list[float]:
         """Return the share of requests of this kind whose outputs reach the lower edge of each bin."""
         outer = self._prior
         chain = self._chain(kind)
         for table in chain:
-            if table.age - table.computed_at >= REFRESH_ENDS or not table.curve:
+            if table.age - table.computed_at >= REFRESH_CHANGES or not table.curve:
                 table.compute(self._weight, outer)
             outer = table.hazards
         return chain[-1].curve

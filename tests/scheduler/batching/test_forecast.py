@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ebbtide.scheduler.batching.forecast import HORIZONS, Forecast
+from ebbtide.scheduler.batching.forecast import HORIZONS, LONGEST_AGE, Forecast
 from ebbtide.scheduler.batching.output_lengths import EDGES, OutputLengths
 
 from ..make import pool, request, run
@@ -32,3 +32,23 @@ def test_a_restarted_request_is_forecast_by_its_prefill_after_its_old_bin_ends()
     expected.started(again)
     assert forecast.change(0) == pytest.approx(expected.change(0))
     assert len(expected.change(0)) == len(HORIZONS)
+
+
+def test_a_long_output_is_forecast_again_long_before_it_reaches_the_next_bin() -> None:
+    """The bin from 1,024 tokens on has 424 tokens. Terms that are as old as that are wrong by a fifth of the output."""
+    pages = pool(512)
+    req = run(pages, request("a", prompt=8, outputs=1030, max_tokens=8000))
+    lengths = OutputLengths()
+    forecast = Forecast([pages], lengths)
+    forecast.started(req)
+    before = forecast.variance(0)
+    for _ in range(LONGEST_AGE):
+        req.known.append(1)
+        req.computed += 1
+        pages.allocate_up_to(req, req.computed)
+        forecast.advance()
+    forecast.refresh()
+    expected = Forecast([pages], OutputLengths())
+    expected.started(req)
+    assert forecast.change(0) == pytest.approx(expected.change(0))
+    assert forecast.variance(0) == pytest.approx(expected.variance(0)) != pytest.approx(before)

@@ -104,3 +104,13 @@ def test_kinds_of_requests_are_distinguished_and_a_new_kind_starts_with_the_esti
 def test_bins_cover_all_lengths() -> None:
     assert [bin_of(length) for length in (0, 7, 8, 31, 32, 10**9)] == [0, 0, 1, 3, 4, len(EDGES) - 1]
     assert list(EDGES) == sorted(set(EDGES))
+
+
+def test_long_outputs_of_running_requests_show_before_any_request_ends() -> None:
+    lengths = OutputLengths()
+    kind = kind_of(request("a"))
+    before = reaching(lengths, 1024, kind)
+    for number in range(1, bin_of(1024) + 1):
+        for _ in range(20):
+            lengths.moved(kind, None if number == 1 else number - 1, number)
+    assert reaching(lengths, 1024, kind) > 0.5 > 0.1 > before

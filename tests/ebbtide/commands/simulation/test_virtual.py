@@ -111,7 +111,8 @@ def test_throughput_is_back_within_5_percent_after_a_burst(policy: str) -> None:
 
     burst = [TraceRequest(20.0 + index * 0.01, 100 + 13 * index, 150 + 17 * (index % 7)) for index in range(40)]
     requests = four(0.0) + burst + four(400.0)
-    outcome = simulate(requests, MACHINE, case(policy, 3200))  # four requests use half of it
+    eager = Case(policy, 0.02, 3200, 0.0)  # four requests use half of the pool
+    outcome = simulate(requests, MACHINE, eager)
     records = outcome.run.records
     assert outcome.summary.retractions > 0
     assert all(record.end_s < 400 for record in records[:-4])
