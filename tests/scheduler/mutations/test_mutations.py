@@ -236,7 +236,7 @@ OTHERS: dict[Bug, Witness] = {
     stale_page_table: Witness.TEXT,
     publish_on_abort: Witness.TEXT,
     stale_row_state: Witness.TEXT,
-    retract_keeps_the_number_of_sent_pages: Witness.RUNNER,
+    retract_keeps_the_number_of_sent_pages: Witness.TEXT,
     retract_drops_a_token: Witness.TEXT,
     resume_without_outputs: Witness.TEXT,
     match_everything: Witness.PLANNER,

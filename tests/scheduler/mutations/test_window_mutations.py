@@ -223,7 +223,7 @@ WINDOW_BUGS: dict[Bug, Witness] = {
     locked_window_pages_are_evicted: Witness.WINDOW,
     windows_stay_locked_after_the_request: Witness.LEDGER_AUDIT,
     locks_do_not_move_with_the_window: Witness.WINDOW,
-    split_moves_a_window_page_to_the_wrong_half: Witness.PLAN_AUDIT,
+    split_moves_a_window_page_to_the_wrong_half: Witness.SWEEP,
     split_leaves_the_upper_half_unlocked: Witness.WINDOW,
     eviction_of_windows_is_not_counted: Witness.EQUATION,
     evicted_leaf_keeps_its_window: Witness.EQUATION,
