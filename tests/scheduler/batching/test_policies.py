@@ -46,7 +46,7 @@ def test_requests_beyond_the_window_keep_their_order() -> None:
 
 
 def test_every_policy_of_the_flag_has_an_order() -> None:
-    assert set(ADMISSION_ORDERS) == {"fcfs", "lpm", "priority"}
+    assert set(ADMISSION_ORDERS) == {"fcfs", "lpm", "priority", "fair"}
 
 
 def _hot(req: Request) -> int:
