@@ -151,14 +151,14 @@ def plot(args: argparse.Namespace) -> None:
         width = 2.2 if name == OURS else 1.0
         tax.plot([100 * pool for pool in pools], taxes, marker="o", markersize=3, linewidth=width, label=title)
         latency.plot([100 * pool for pool in pools], latencies, marker="o", markersize=3, linewidth=width, label=title)
-    tax.set_ylabel("recomputed / computed tokens, %, mean over mixes")
+    tax.set_ylabel("recomputed share of tokens, %, mean over mixes")
     latency.set_ylabel("p99 latency / oracle's, median over mixes")
     latency.set_ylim(0.9, 2.0)
     for axes in (tax, latency):
         axes.set_xlabel("pool, % of the demand")
         axes.legend(fontsize="small")
     figure.suptitle(f"load {args.load:g} of the machine's speed")
-    figure.savefig(args.picture, dpi=110, format="png")
+    figure.savefig(args.picture, dpi=80, format="png")
 
 
 def mean(values: list[float]) -> float:

@@ -50,7 +50,7 @@ def plot_front(report: Report, path: Path) -> None:
         for policy in dict.fromkeys(outcome.case.policy for outcome in outcomes):
             _front_line(panel, policy, [outcome for outcome in outcomes if outcome.case.policy == policy])
         panel.set_title(f"pool {outcomes[0].case.pool_fraction:.0%} of the demand")
-        panel.set_xlabel("recomputed / computed tokens, %")
+        panel.set_xlabel("recomputed share of tokens, %")
     panels[0].set_ylabel("p99 latency, s")
     panels[0].legend(fontsize="small")
     figure.suptitle(report.load)
