@@ -110,6 +110,19 @@ def test_graphs_of_all_sizes_give_the_tokens_of_single_launches(
     assert set(closures.sizes) == set(graph_sizes(MAX_ROWS))
 
 
+@pytest.mark.parametrize("family", ["mistral", "gemma3"])
+def test_graphs_over_a_window_pool_give_the_tokens_of_single_launches(family: str, tiny: Callable[[str], Path]) -> None:
+    """In Mistral's configuration all layers have a window, so the first pool has no memory."""
+    sampling = [random_params(row) for row in range(MAX_ROWS)]
+    runner, closures = graph_runner(tiny(family), page_size=8)
+    plain = load_runner(tiny(family), page_size=8, attention_backend="cpu", max_running_requests=MAX_ROWS)
+    assert len(runner.info.pools) == 2
+    assert Driver(runner, chunk=40).generate(prompts(), sampling) == Driver(plain, chunk=40).generate(
+        prompts(), sampling
+    )
+    assert closures.sizes
+
+
 def test_given_tokens_and_masks_work_in_a_graph(tiny: Callable[[str], Path]) -> None:
     runner, closures = graph_runner(tiny("llama"))
     plain = load_runner(tiny("llama"), attention_backend="cpu", max_running_requests=MAX_ROWS)
