@@ -13,6 +13,7 @@ import torch
 from ebbtide.config import SchedulerConfig
 from ebbtide.messages import GenerateReq, OpenSessionReq, PoolInfo, SamplingParams, SessionTurn
 
+from .changed_checkpoints import changed_copy
 from .driver import load_runner
 from .families import VOCAB_SIZE, WINDOW
 from .poisoned_load import PoisonedLoad, serve
@@ -104,15 +105,18 @@ def test_a_request_alone_holds_its_window_only(
     assert load.num_freed["swa"] > runner.info.pools[1].num_pages  # its pages were used more than once
 
 
-@pytest.mark.parametrize("page_size", [1, 16, 64])
+@pytest.mark.parametrize(("family", "page_size"), [("mistral", 1), ("mistral", 64), ("qwen2", 1), ("qwen2", 16)])
 def test_compiled_code_gives_the_same_bits_with_and_without_a_window_pool(
-    page_size: int, tiny: Callable[[str], Path]
+    family: str, page_size: int, tiny: Callable[[str], Path], tmp_path: Path
 ) -> None:
+    """All layers of this Mistral have the window, and two of three layers of this Qwen2."""
+    fields = {"sliding_window": WINDOW, "use_sliding_window": True, "max_window_layers": 1, "layer_types": None}
+    folder = tiny(family) if family == "mistral" else changed_copy(tiny(family), tmp_path / "m", **fields)
     params = SamplingParams(max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True, logprobs=3)
     loads: list[PoisonedLoad] = []
     for disabled in (True, False):
         runner = load_runner(
-            tiny("mistral"),
+            folder,
             dtype="bfloat16",
             page_size=page_size,
             max_total_tokens=POOL_TOKENS * 2,
