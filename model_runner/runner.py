@@ -92,7 +92,7 @@ class ModelRunner:
         device = choose_device(config.device, rank=0 if place is None else place.rank)
         checkpoint = replace(open_checkpoint(files), is_dummy=config.load_format == "dummy", progress=progress)
         dtype, has_kernels = _checked_dtype(checkpoint, config, device)
-        backend, module = choose_backend(config.attention_backend, device, dtype)
+        backend, module = choose_backend(config.attention_backend, device, dtype, config.tokens_per_page)
         context_length = choose_context_length(checkpoint, config.context_length)
         group = None if place is None else join(place, device)
         free_bytes = free_memory(device) // (config.tp if device.type == "cpu" else 1)

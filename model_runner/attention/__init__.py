@@ -13,6 +13,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
+from ebbtide.config import FLASH_PAGE_SIZE, PAGE_SIZE
 from ebbtide.errors import StartupError
 
 from ..batch import ForwardBatch
@@ -80,14 +81,17 @@ class BackendModule(Protocol):
         """Create the backend over ``pool``."""
 
 
-def choose_backend(name: str, device: torch.device, dtype: torch.dtype) -> tuple[str, BackendModule]:
-    """Return the name and the module of the backend ``name``; "auto" selects the first available backend.
+def choose_backend(
+    name: str, device: torch.device, dtype: torch.dtype, page_size: int = PAGE_SIZE
+) -> tuple[str, BackendModule]:
+    """Return the name and the module of the backend ``name``.
 
+    "auto" selects the first backend that is available and supports ``page_size``, in tokens.
     Raises StartupError if the backend does not exist or is not available.
     """
     table = BACKENDS[device.type]
     if name == "auto":
-        return _first_available(table, device, dtype)
+        return _first_available(table, device, dtype, page_size)
     if name not in table:
         raise StartupError(
             f"There is no attention backend {name!r} for {device.type}; choose auto or one of {', '.join(table)}."
@@ -99,10 +103,14 @@ def choose_backend(name: str, device: torch.device, dtype: torch.dtype) -> tuple
     return name, module
 
 
-def _first_available(table: dict[str, str], device: torch.device, dtype: torch.dtype) -> tuple[str, BackendModule]:
+def _first_available(
+    table: dict[str, str], device: torch.device, dtype: torch.dtype, page_size: int
+) -> tuple[str, BackendModule]:
     for name, path in table.items():
         module = _module(path)
         reason = module.unavailable(device, dtype)
+        if reason is None and name == "flash_attn" and page_size % FLASH_PAGE_SIZE:
+            reason = f"it needs a --page-size that is a multiple of {FLASH_PAGE_SIZE}"
         if reason is None:
             return name, module
         log.info("attention backend %s is not used: %s", name, reason)

@@ -11,7 +11,7 @@ import torch
 
 from ebbtide.config import RunnerConfig
 from ebbtide.errors import StartupError
-from ebbtide.model_runner.attention import flash_paged
+from ebbtide.model_runner.attention import choose_backend, flash_paged, triton_paged
 from ebbtide.model_runner.attention.flash_paged import build, unavailable
 from ebbtide.model_runner.kv.kv_pool import KVPool, KVShape
 
@@ -92,3 +92,14 @@ def test_sinks_are_refused(flash_attn: None) -> None:
     step = Step(replace(CASES["sinks"], page_size=256), device=CPU, dtype=torch.bfloat16)
     with pytest.raises(StartupError, match="does not support attention sinks"):
         step.run(build(step.pool))
+
+
+@pytest.mark.parametrize(
+    ("page_size", "chosen"), [(16, "torch"), (256, "flash_attn"), (384, "torch"), (512, "flash_attn")]
+)
+def test_auto_chooses_flash_attn_only_for_pages_that_it_supports(
+    page_size: int, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton_paged, "find_spec", lambda _: None)
+    monkeypatch.setattr(flash_paged, "find_spec", lambda _: object())
+    assert choose_backend("auto", torch.device("cuda"), torch.bfloat16, page_size)[0] == chosen
