@@ -79,7 +79,6 @@ def test_a_disconnect_while_retracted_releases_everything(tier: tuple[str, ...],
     scheduler, sizes = psutil.Process(daemon.pids["scheduler"]), []
     with contextlib.closing(Api(daemon.url)) as api:
         for _ in range(10):
-            ended = api.totals()["num_ended_while_retracted_total"]
             with contextlib.ExitStack() as connections:
                 for number in range(10):
                     body = {"prompt": f"{number} tide " * 12, "max_tokens": 900, **GREEDY, "stream": number % 2 == 0}
@@ -87,8 +86,9 @@ def test_a_disconnect_while_retracted_releases_everything(tier: tuple[str, ...],
                 within(60, lambda: api.totals()["num_retracted_reqs"] >= 3)
                 check_scrape(api.totals())
             check_idle(api)
-            assert api.totals()["num_ended_while_retracted_total"] > ended
             sizes.append(scheduler.memory_info().rss)
+        # A retracted request may resume before the server sees that its client has left, so not every round has one.
+        assert api.metric("num_ended_while_retracted_total") > 0
         assert (api.metric("kv_offloaded_tokens_total") > 0) is bool(tier)
         assert api.metric("num_requests_total") == 0
     assert sizes[-1] - sizes[1] < 8 << 20, sizes

@@ -114,6 +114,11 @@ class Driver:
         return index, new[0], tuple(more)
 
 
+def page_writes(runner: ModelRunner, pages: list[int]) -> tuple[PageWrite, ...]:
+    """Give a row the pages with these numbers, from its first page on, in each pool except the first one."""
+    return tuple(PageWrite(pool, 0, pages) for pool in range(1, len(runner.info.pools)) if pages)
+
+
 def load_runner(path: Path, **options: object) -> ModelRunner:
     """A runner for a Hugging Face folder or a GGUF file; float32 and a small pool by default."""
     return load_with_graphs(path, None, **options)

@@ -46,12 +46,14 @@ models are tested against the `sentencepiece` library. With llama.cpp's test voc
 Qwen 2, GPT-2, Command R, StarCoder, Refact), all 8 × 47 texts are encoded into the expected tokens.
 
 On the CPU, the compiled code for the Llama family keeps `Q8_0`, `Q4_0`, `Q4_1`, `Q5_0`, `Q5_1`, `Q4_K`, `Q5_K` and
-`Q6_K` matrices quantized in memory, each in its own format, and dequantizes them during the multiplication. Where the
-CPU multiplies bfloat16 (AVX512-BF16, AMX), the result is bitwise identical to that of weights that were dequantized to
-bfloat16 at the start; with AVX512 or AVX2 the weights are dequantized to float32. `--quantization none` dequantizes all
-weights at the start, `--quantization int8` quantizes the bfloat16, float16 and float32 weights of a model of the Llama
-family to int8, with a float16 scale for each output row and group of 32 inputs (as `Q8_0`). ARM CPUs run the same code
-with vectors of four numbers, without special instructions for these formats.
+`Q6_K` matrices quantized in memory, each in its own format. With AMX, they are dequantized to bfloat16 directly before
+they are multiplied, and the result is bitwise identical to that of weights that were dequantized to bfloat16 at the
+start. On other CPUs, the inputs of such a layer are quantized to int8 with a scale for each 32 of them, and bytes are
+multiplied: with VNNI where the CPU has it, otherwise with 8-bit multiply-adds
+([decision 29](decisions/models/0029-without-amx-layers-multiply-bytes.md)). `--quantization none` dequantizes all
+weights at the start. `--quantization int8` quantizes the bfloat16, float16 and float32 weights of a model of the Llama
+family to int8, with a float16 scale for each output row and group of 32 inputs (as `Q8_0`). ARM CPUs run the same
+code with vectors of four numbers, without special instructions for these formats.
 
 All other weights are dequantized when they are loaded, to the values of the `gguf` package:
 """

@@ -16,7 +16,7 @@ from ebbtide.messages import SamplingParams
 from ebbtide.model_runner.runner import ModelRunner
 from ebbtide.plan import PlanItem, PromptLogprobSpec, RowInit, StepPlan
 
-from .driver import load_runner
+from .driver import load_runner, page_writes
 from .reference import load_reference
 from .test_runner import random_prompts
 
@@ -48,7 +48,8 @@ def embed(runner: ModelRunner, prompts: list[list[int]], chunk: int = 96) -> lis
                 init = RowInit(EMBEDDING, len(prompt)) if not start else None
                 numbers = pages(row, len(prompt)) if not start else []
                 last = end == len(prompt)
-                items.append(PlanItem(row, start, prompt[start:end], numbers, 0, 0, init, embeds=last))
+                more = page_writes(runner, numbers)
+                items.append(PlanItem(row, start, prompt[start:end], numbers, 0, 0, init, embeds=last, more_pages=more))
         runner.submit(StepPlan(start, items))
         result = runner.collect()
         assert (result.failures, result.tokens) == ([], [])

@@ -15,7 +15,7 @@ from ebbtide.model_runner.sampling import prompt_logprobs
 from ebbtide.paging import pages_for
 from ebbtide.plan import PlanItem, PromptLogprobSpec, RowInit, StepPlan
 
-from ..driver import load_runner
+from ..driver import load_runner, page_writes
 from ..families import VOCAB_SIZE
 from ..reference import load_reference
 
@@ -43,7 +43,9 @@ def logprobs_of(runner: ModelRunner, rows: list[list[int]], chunk: int) -> list[
             init = RowInit(PARAMS, len(prompt)) if start == 0 else None
             spec = PromptLogprobSpec(0, targets, NUM_TOP) if targets else None
             samples = start + len(tokens) == len(prompt)
-            items.append(PlanItem(row, start, tokens, pages, 0, samples, init, prompt_logprobs=spec))
+            more = page_writes(runner, pages)
+            item = PlanItem(row, start, tokens, pages, 0, samples, init, prompt_logprobs=spec, more_pages=more)
+            items.append(item)
             who += [row] if targets else []
         runner.submit(StepPlan(start, items))
         for row, part in zip(who, runner.collect().prompt_logprobs, strict=True):
