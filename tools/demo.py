@@ -18,6 +18,8 @@ from typing import Any
 SERVE = (
     "--sim-step-ms",
     "15",
+    "--retraction-risk",
+    "0.9",  # with the default, this load has almost no retractions
     "--max-total-tokens",
     "6144",
     "--max-running-requests",
