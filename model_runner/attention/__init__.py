@@ -13,7 +13,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
-from ebbtide.config import FLASH_PAGE_SIZE, PAGE_SIZE
+from ebbtide.config import PAGE_SIZE
 from ebbtide.errors import StartupError
 
 from ..batch import ForwardBatch
@@ -72,7 +72,13 @@ class AttentionBackend(Protocol):
 
 
 class BackendModule(Protocol):
-    """The interface of a backend module in the table."""
+    """The interface of a backend module in the table.
+
+    Attributes:
+        PAGE_MULTIPLE: the number of tokens of a page must be a multiple of this number.
+    """
+
+    PAGE_MULTIPLE: int
 
     def unavailable(self, device: torch.device, dtype: torch.dtype) -> str | None:
         """Return the reason why this backend cannot be used, such as "it needs …"; None if it can be used."""
@@ -109,8 +115,8 @@ def _first_available(
     for name, path in table.items():
         module = _module(path)
         reason = module.unavailable(device, dtype)
-        if reason is None and name == "flash_attn" and page_size % FLASH_PAGE_SIZE:
-            reason = f"it needs a --page-size that is a multiple of {FLASH_PAGE_SIZE}"
+        if reason is None and page_size % module.PAGE_MULTIPLE:
+            reason = f"it needs a --page-size that is a multiple of {module.PAGE_MULTIPLE}"
         if reason is None:
             return name, module
         log.info("attention backend %s is not used: %s", name, reason)

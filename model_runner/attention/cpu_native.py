@@ -32,6 +32,9 @@ class Shape(ctypes.Structure):
     )
 
 
+PAGE_MULTIPLE = 1
+
+
 def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
     """See ``BackendModule``. The backend needs a compiler or a kernel that was compiled earlier."""
     if dtype not in FUNCTIONS:

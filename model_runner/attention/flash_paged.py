@@ -23,6 +23,7 @@ from ..kv.kv_pool import KVPool
 from . import AttentionBackend, LayerAttention
 
 HEAD_MULTIPLE, LARGEST_HEAD = 8, 256
+PAGE_MULTIPLE = FLASH_PAGE_SIZE
 
 
 def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
@@ -41,9 +42,9 @@ def build(pool: KVPool) -> AttentionBackend:
 
     Raises StartupError if the size of a page or of a head is not supported.
     """
-    if pool.page_size % FLASH_PAGE_SIZE:
+    if pool.page_size % PAGE_MULTIPLE:
         raise StartupError(
-            f"The attention backend flash_attn needs a --page-size that is a multiple of {FLASH_PAGE_SIZE}, "
+            f"The attention backend flash_attn needs a --page-size that is a multiple of {PAGE_MULTIPLE}, "
             f"not {pool.page_size}."
         )
     head_dim = pool.shape.head_dim

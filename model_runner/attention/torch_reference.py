@@ -12,6 +12,8 @@ from ..batch import ForwardBatch
 from ..kv.kv_pool import KVPool
 from . import AttentionBackend, LayerAttention
 
+PAGE_MULTIPLE = 1
+
 
 def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
     """See ``BackendModule``. This backend is always available."""

@@ -24,6 +24,7 @@ SMALLEST_BLOCK_M = 16  # tensor cores multiply at least 16 rows
 # Largest size in bytes of one head of one token → (rows of a prefill block, K/V tokens that a program loads at a time).
 # With these sizes, a program fits into 99 KiB of shared memory, which every device since 2020 has.
 BLOCK_SIZES = {256: (64, 64), 512: (32, 32), 1024: (16, 32), 2048: (16, 16)}
+PAGE_MULTIPLE = 1
 
 
 def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
