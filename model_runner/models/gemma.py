@@ -15,7 +15,7 @@ from torch.nn import functional
 from ..attention import AttentionBackend, LayerAttention
 from ..batch import ForwardBatch
 from ..checkpoint.model_config import ModelConfig
-from ..checkpoint.weight_loading import check_shapes, fill, fill_randomly
+from ..checkpoint.weight_loading import fill, fill_randomly
 from ..checkpoint.weights import Checkpoint
 from ..kv.kv_pool import KVShape
 from ..layers.linear import Linear
@@ -23,7 +23,7 @@ from ..layers.ops import choose_ops
 from ..layers.rotary import Rotary
 from .decoder_layer import Layer, attend, empty_layer, layer_targets
 from .llama_config import LlamaConfig
-from .stored_targets import EMBEDDING, HEAD, has_own_head, stored_targets
+from .stored_targets import EMBEDDING, HEAD, check_stored, has_own_head, stored_targets
 
 FINAL_NORM = "model.norm.weight"
 # The name of Llama's norm before the MLP is the name of Gemma's norm after attention.
@@ -104,7 +104,7 @@ class GemmaModel:
     @property
     def kv_shape(self) -> KVShape:
         """See ``Model``."""
-        return KVShape(self.sizes.num_layers, self.sizes.num_kv_heads, self.sizes.head_dim)
+        return self.sizes.kv_shape
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -186,11 +186,7 @@ class GemmaModel:
 
 
 def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> GemmaModel:
-    """Load a model. Raises StartupError if its configuration needs a feature that is not implemented.
-
-    The shapes of the stored tensors are compared before memory is allocated, because a wrong size in the configuration
-    could require any amount.
-    """
+    """Load a model. Raises StartupError if its configuration needs a feature that is not implemented."""
     config = GemmaConfig.read(checkpoint.config)
     rotaries = {
         kind: Rotary.from_config(checkpoint.config, config.sizes.head_dim, dtype=dtype, device=device, layer_type=kind)
@@ -200,8 +196,7 @@ def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) ->
         sizes = config.sizes
         config = replace(config, sizes=replace(sizes, tied=sizes.tied and not has_own_head(checkpoint)))
         empty = GemmaModel(config, rotaries, dtype=dtype, device=torch.device("meta"))
-        targets = stored_targets(empty.targets(), checkpoint)
-        check_shapes(targets, checkpoint.shapes(targets), name=checkpoint.files.name)
+        check_stored(empty.targets(), checkpoint)
     model = GemmaModel(config, rotaries, dtype=dtype, device=device)
     if checkpoint.is_dummy:
         fill_randomly(model.targets())

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from ..attention import AttentionBackend
 from ..batch import ForwardBatch
-from ..checkpoint.weight_loading import check_shapes, fill, fill_randomly
+from ..checkpoint.weight_loading import fill, fill_randomly
 from ..checkpoint.weights import Checkpoint
 from ..kv.kv_pool import KVShape
 from ..layers.linear import Linear
@@ -21,7 +21,7 @@ from ..tensor_parallel.layers import RowParallelLinear, VocabParallelHead
 from ..tensor_parallel.shards import check_divisible, local_config, local_parts, vocab_range
 from .decoder_layer import Layer, attend, empty_layer, layer_targets
 from .llama_config import LlamaConfig
-from .stored_targets import EMBEDDING, HEAD, has_own_head, stored_targets
+from .stored_targets import EMBEDDING, HEAD, check_stored, has_own_head, stored_targets
 
 
 class LlamaModel:
@@ -59,7 +59,7 @@ class LlamaModel:
     @property
     def kv_shape(self) -> KVShape:
         """See ``Model``."""
-        return KVShape(self.config.num_layers, self.config.num_kv_heads, self.config.head_dim)
+        return self.config.kv_shape
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -165,16 +165,11 @@ def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, gr
 def planned(
     checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device
 ) -> tuple[LlamaConfig, Rotary, list[str]]:
-    """Check the shapes of the stored tensors. Returns the configuration, the rotary embedding and the tensors' names.
-
-    This happens before memory is allocated, because a wrong size in the configuration could require any amount.
-    """
+    """Check the stored tensors. Returns the configuration, the rotary embedding and the tensors' names."""
     config = LlamaConfig.read(checkpoint.config)
     rotary = Rotary.from_config(checkpoint.config, config.head_dim, dtype=dtype, device=device)
     if checkpoint.is_dummy:
         return config, rotary, []
     config = replace(config, tied=config.tied and not has_own_head(checkpoint))
     model = LlamaModel(config, rotary, dtype=dtype, device=torch.device("meta"))
-    targets = stored_targets(model.targets(), checkpoint)
-    check_shapes(targets, checkpoint.shapes(targets), name=checkpoint.files.name)
-    return config, rotary, list(targets)
+    return config, rotary, check_stored(model.targets(), checkpoint)

@@ -8,6 +8,7 @@ from ebbtide.errors import StartupError
 
 from ..attention import LayerAttention
 from ..checkpoint.model_config import ModelConfig
+from ..kv.kv_pool import KVShape
 
 # Qwen2 always has biases on queries, keys and values; Mistral has none.
 BIAS_BY_FIELD = {"llama", "qwen3", "gemma2", "gemma3_text"}
@@ -76,6 +77,11 @@ class LlamaConfig:
             qk_norm=config.model_type in QK_NORM,
             windows=_windows(config.model_type, fields),
         )
+
+    @property
+    def kv_shape(self) -> KVShape:
+        """The shape of one token's K/V."""
+        return KVShape(self.num_layers, self.num_kv_heads, self.head_dim)
 
     def layer_attention(self, index: int) -> LayerAttention:
         """Return the attention parameters of a layer."""

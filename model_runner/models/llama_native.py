@@ -134,7 +134,7 @@ class NativeLlama:
     @property
     def kv_shape(self) -> KVShape:
         """See ``Model``."""
-        return KVShape(self._config.num_layers, self._config.num_kv_heads, self._config.head_dim)
+        return self._config.kv_shape
 
     @property
     def windows(self) -> tuple[int | None, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..checkpoint.weight_loading import check_shapes
 from ..checkpoint.weights import Checkpoint
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -16,6 +17,17 @@ def has_own_head(checkpoint: Checkpoint) -> bool:
         return False
     head, embedding = checkpoint.safetensors.tensor(HEAD), checkpoint.safetensors.tensor(EMBEDDING)
     return not torch.equal(head.to(embedding.dtype), embedding)
+
+
+def check_stored(targets: dict[str, Tensor], checkpoint: Checkpoint) -> list[str]:
+    """Return the names under which the checkpoint stores ``targets``. Raises StartupError if the shapes differ.
+
+    Call it with targets on the device "meta" before memory is allocated, because a wrong size in the configuration
+    could require any amount.
+    """
+    stored = stored_targets(targets, checkpoint)
+    check_shapes(stored, checkpoint.shapes(stored), name=checkpoint.files.name)
+    return list(stored)
 
 
 def stored_targets(targets: dict[str, Tensor], checkpoint: Checkpoint) -> dict[str, Tensor]:
