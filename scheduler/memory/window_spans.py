@@ -124,10 +124,7 @@ class WindowSpans:
 
         Frees the pages for tokens that already have a page in the node. Returns the node's pages for the same tokens.
         """
-        span = self._spans.get(node)
-        if span is None:
-            span = self._spans[node] = WindowSpan(node, [])
-            self._rotation.append(span)
+        span = self._spans.get(node) or self._new_span(node)
         num_new = max(len(own) - len(span.pages), 0)
         if num_new:
             self._allocator.ledger.move(tuple(own[:num_new]), owner, span)
@@ -150,10 +147,7 @@ class WindowSpans:
             self._free(span, span.pages[:])
         if not own:
             return
-        span = self._spans.get(tail)
-        if span is None:
-            span = self._spans[tail] = WindowSpan(tail, [])
-            self._rotation.append(span)
+        span = self._spans.get(tail) or self._new_span(tail)
         self._allocator.ledger.move(tuple(own), owner, span)
         span.pages += own
         self._count(span, len(own), 0)
@@ -168,8 +162,7 @@ class WindowSpans:
         span, keep = self._spans.get(lower), len(lower.pages)
         if span is None or len(span.pages) <= keep:
             return
-        top = self._spans[upper] = WindowSpan(upper, span.pages[:-keep], last_access=span.last_access)
-        self._rotation.append(top)
+        top = self._new_span(upper, span.pages[:-keep], span.last_access)
         self._allocator.ledger.move(tuple(top.pages), span, top)
         del span.pages[:-keep]
         top.num_tail, span.num_tail = max(span.num_tail - keep, 0), min(span.num_tail, keep)
@@ -272,6 +265,11 @@ class WindowSpans:
             False: (self.evictable_session_pages, session_locked),
         }
         return validate_spans(self._spans.values(), users, counted)
+
+    def _new_span(self, element: PathElement, pages: Sequence[int] = (), last_access: int = 0) -> WindowSpan:
+        span = self._spans[element] = WindowSpan(element, list(pages), last_access=last_access)
+        self._rotation.append(span)
+        return span
 
     def _count(self, span: WindowSpan, num_evictable: int, num_locked: int) -> None:
         """Change the counters of evictable and of locked pages."""
