@@ -47,3 +47,16 @@ def check_idle(api: Any) -> None:
     for name, pool in bar["pools"].items():
         assert pool["available"] + pool["evictable"] == pool["total"], (name, pool)
     assert bar["pools"]["full"]["total"] == bar["max_total_num_tokens"]
+
+
+def unchanged(api: Any, name: str, seconds: float = 1.5) -> float:
+    """The value of a metric after many snapshots (ten a second) have not changed it."""
+    value: float = api.metric(name)
+    since = time.monotonic()
+    deadline = since + 30
+    while time.monotonic() < since + seconds:
+        new = api.metric(name)
+        if new != value:
+            value, since = new, time.monotonic()
+        assert time.monotonic() < deadline, f"{name} does not come to rest"
+    return value

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from .audit import check_idle, send, within
+from .audit import check_idle, send, unchanged, within
 from .conftest import Api
 
 ENDLESS = {"prompt": "tide", "max_tokens": 3000, "ignore_eos": True, "temperature": 0, "stream": True}
@@ -23,18 +22,6 @@ def steered(start_shared_daemon: Any) -> Any:
     flags = ("--sim-step-ms", "5", "--max-running-requests", "2", "--request-timeout", "60")
     with contextlib.closing(Api(start_shared_daemon(*flags).url)) as api:
         yield api
-
-
-def unchanged(api: Api, name: str, seconds: float = 1.5) -> float:
-    """The value of a metric after many snapshots (ten a second) have not changed it."""
-    value, since = api.metric(name), time.monotonic()
-    deadline = since + 30
-    while time.monotonic() < since + seconds:
-        new = api.metric(name)
-        if new != value:
-            value, since = new, time.monotonic()
-        assert time.monotonic() < deadline, f"{name} does not come to rest"
-    return value
 
 
 def flush(api: Api, timeout_s: float = 0) -> int:
