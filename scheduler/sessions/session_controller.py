@@ -3,16 +3,12 @@
 The controller owns the tokens of sessions; ``SessionKvStore`` stores the K/V.
 
 A turn is either rejected before any state changes, or it holds a lease until it ends. If the turn ends normally, its
-tokens are committed; if it is aborted, the session stays unchanged. The current time is the argument of the last call
-of ``expire_sessions``.
+tokens are committed; if it is aborted, the session stays unchanged.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import OrderedDict
 from collections.abc import Callable
-from itertools import islice
 
 from msgspec.structs import replace
 
@@ -30,10 +26,10 @@ from ebbtide.messages import (
 )
 
 from ..request import Request
+from .open_sessions import OpenSessions
 from .session import CommittedTurn, Lease, Session, SessionKvStore, SessionLimits
 from .session_turns import append_turn, branch_turn, remove_descendants
 
-MAX_TOMBSTONES = 10_000
 LONGEST_TIMEOUT_S = 86_400.0  # the longest timeout that a client may request
 TREE_CONTEXTS = 64  # maximum number of tokens of a plain session, as a multiple of the context length
 
@@ -54,12 +50,8 @@ class SessionController:
         self._page_size = info.page_size
         self._pool_tokens = info.num_pages * info.page_size
         self._misfit = misfit
-        self._sessions: dict[tuple[str, str], Session] = {}  # by owner and id
+        self._sessions = OpenSessions(limits, self._closed)
         self._leases: dict[str, Lease] = {}  # by rid
-        self._deadlines: list[tuple[float, int, Session]] = []  # heap; each time is at or before the actual expiry time
-        self._tombstones: OrderedDict[tuple[str, str], float] = OrderedDict()  # (owner, id) → expiry time
-        self._serial = 0
-        self._now = 0.0
 
     @property
     def num_open(self) -> int:
@@ -69,7 +61,7 @@ class SessionController:
     @property
     def num_streaming(self) -> int:
         """Number of open streaming sessions."""
-        return sum(session.streaming for session in self._sessions.values())
+        return sum(session.streaming for session in self._sessions)
 
     @property
     def num_leases(self) -> int:
@@ -77,18 +69,8 @@ class SessionController:
         return len(self._leases)
 
     def expire_sessions(self, now: float) -> None:
-        """Close the sessions whose idle timeout has passed. Remove expired tombstones."""
-        self._now = now
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, _, session = heapq.heappop(self._deadlines)
-            if self._sessions.get(session.owned_id) is not session:
-                continue
-            if session.deadline_s <= now and not session.open_turns:
-                self._close_session(session)
-            else:
-                self._schedule_expiry(session, max(session.deadline_s, now + 1.0))
-        while self._tombstones and next(iter(self._tombstones.values())) <= now:
-            self._tombstones.popitem(last=False)
+        """Close the sessions whose idle timeout has passed. Forget old closed sessions."""
+        self._sessions.expire(now)
 
     def handle_session_req(self, message: OpenSessionReq | CloseSessionReq | ListSessionsReq) -> Reply:
         """Open, close or list sessions."""
@@ -107,7 +89,7 @@ class SessionController:
         owned_id = (message.owner, message.session_id)
         if owned_id in self._sessions:
             return Reply(message.call, 409, "session_exists", "A session with this id is already open.")
-        exceeded = self._exceeded_quota(message.owner)
+        exceeded = self._sessions.exceeded_quota(message.owner)
         if exceeded:
             return Reply(message.call, 429, "too_many_sessions", exceeded)
         timeout_s = self._limits.timeout_s if message.timeout_s is None else message.timeout_s
@@ -115,42 +97,29 @@ class SessionController:
         if timeout_s > max_timeout_s:
             text = f"'timeout' may be at most {max_timeout_s:.0f} seconds."
             return Reply(message.call, 400, "invalid_value", text)
-        self._serial += 1
-        session = Session(f"{message.session_id}#{self._serial}", owned_id, message.streaming, timeout_s, self._now)
-        self._sessions[owned_id] = session
-        self._tombstones.pop(owned_id, None)
-        self._schedule_expiry(session, session.deadline_s)
+        session = self._sessions.open(owned_id, timeout_s, streaming=message.streaming)
         return Reply(message.call, sessions=[self._describe(session)])
-
-    def _exceeded_quota(self, owner: str) -> str:
-        """Return the reason why ``owner`` cannot open another session; "" if it can."""
-        limits = self._limits
-        if len(self._sessions) >= limits.max_sessions:
-            return f"No more than {limits.max_sessions} sessions may be open (--max-sessions)."
-        if limits.max_per_owner is not None and sum(o == owner for o, _ in self._sessions) >= limits.max_per_owner:
-            return f"An API key may have at most {limits.max_per_owner} open sessions (--max-sessions-per-key)."
-        return ""
 
     def _close(self, message: CloseSessionReq) -> Reply:
         """Close the session if it is open. An open turn continues to run but will not be committed."""
-        session = self._sessions.get((message.owner, message.session_id))
-        if session is not None:
-            self._close_session(session)
+        self._sessions.close((message.owner, message.session_id))
         return Reply(message.call)
 
     def _list(self, message: ListSessionsReq) -> Reply:
         """Return one session, or all sessions of an owner if the message has no session id."""
         if message.session_id:
             try:
-                return Reply(message.call, sessions=[self._describe(self._find(message.session_id, message.owner))])
+                return Reply(
+                    message.call, sessions=[self._describe(self._sessions.find(message.session_id, message.owner))]
+                )
             except Rejected as error:
                 return Reply(message.call, error.status, error.code, error.message)
-        sessions = [session for session in self._sessions.values() if session.owned_id[0] == message.owner]
+        sessions = [session for session in self._sessions if session.owned_id[0] == message.owner]
         return Reply(message.call, sessions=[self._describe(session) for session in sessions])
 
     def last_opened(self, limit: int) -> list[SessionInfo]:
         """Return the ``limit`` most recently opened sessions across all owners, newest first."""
-        return [self._describe(session) for session in islice(reversed(self._sessions.values()), limit)]
+        return [self._describe(session) for session in self._sessions.last_opened(limit)]
 
     def accept_turn(self, message: GenerateReq) -> GenerateReq:
         """Create the lease of a turn. Return the turn as an ordinary request with its full context as the prompt.
@@ -161,7 +130,7 @@ class SessionController:
         assert turn is not None
         if len(message.rids) != 1:
             raise Rejected("A session turn has exactly one choice: n must be 1.", param="n")
-        session = self._find(turn.session_id, turn.owner)
+        session = self._sessions.find(turn.session_id, turn.owner)
         rid = message.rids[0]
         if session.streaming:
             lease, prompt = append_turn(session, turn, rid, message.prompt)
@@ -186,7 +155,7 @@ class SessionController:
             return
         session = lease.session
         del session.open_turns[req.rid]
-        session.last_active_s = self._now
+        session.last_active_s = self._sessions.now
         if session.streaming and self._kv_store is not None:
             self._kv_store.end_turn(req.rid)
         if not finished:
@@ -209,7 +178,7 @@ class SessionController:
         Has no effect once the session has accepted another turn. Scans all sessions, which is acceptable because this
         is rare.
         """
-        for session in self._sessions.values():
+        for session in self._sessions:
             if session.last_rid == rid:
                 end = session.last_input_len + num_outputs
                 if session.streaming and self._kv_store is not None:
@@ -250,27 +219,9 @@ class SessionController:
             raise _too_long(misfit)
         return replace(message, prompt=prompt, sampling=sampling, session=None)
 
-    def _find(self, session_id: str, owner: str) -> Session:
-        session = self._sessions.get((owner, session_id))
-        if session is not None:
-            return session
-        if (owner, session_id) in self._tombstones:
-            text = f"The session {session_id[:100]!r} was closed or has expired."
-            raise Rejected(text, status=410, kind="not_found_error", code="session_closed", param="session_id")
-        text = f"The session {session_id[:100]!r} does not exist."
-        raise Rejected(text, status=404, kind="not_found_error", code="session_not_found", param="session_id")
-
-    def _close_session(self, session: Session) -> None:
-        del self._sessions[session.owned_id]
-        self._tombstones[session.owned_id] = self._now + self._limits.timeout_s
-        if len(self._tombstones) > MAX_TOMBSTONES:
-            self._tombstones.popitem(last=False)
+    def _closed(self, session: Session) -> None:
         if session.streaming and self._kv_store is not None:
             self._kv_store.close(session.key)
-
-    def _schedule_expiry(self, session: Session, when_s: float) -> None:
-        self._serial += 1
-        heapq.heappush(self._deadlines, (when_s, self._serial, session))
 
     def _describe(self, session: Session) -> SessionInfo:
         pages = self._kv_store.held_pages(session.key) if session.streaming and self._kv_store is not None else {}
@@ -283,7 +234,7 @@ class SessionController:
             num_turns=session.num_turns,
             num_tokens=session.num_tokens,
             held_tokens=held.get(FULL_POOL, 0),
-            idle_s=0.0 if session.open_turns else max(self._now - session.last_active_s, 0.0),
+            idle_s=0.0 if session.open_turns else max(self._sessions.now - session.last_active_s, 0.0),
             timeout_s=session.timeout_s,
             owner=session.owned_id[0],
             held_in_pools=held,

@@ -8,6 +8,7 @@ from ebbtide.scheduler.memory.prefix_cache import MatchResult
 from ebbtide.scheduler.memory.session_aware_cache import SessionAwareCache
 from ebbtide.scheduler.memory.session_slot import SessionSlot
 from ebbtide.scheduler.request import Request
+from ebbtide.scheduler.sessions.open_sessions import OpenSessions
 from ebbtide.scheduler.sessions.session import Session
 from ebbtide.scheduler.sessions.session_controller import SessionController
 
@@ -113,14 +114,14 @@ def finished_turn_is_not_committed(patch: Patch) -> None:
 
 
 def overlapping_turn_is_accepted(patch: Patch) -> None:
-    original = SessionController._find
+    original = OpenSessions.find
 
-    def find(self: SessionController, session_id: str, owner: str) -> Session:
+    def find(self: OpenSessions, session_id: str, owner: str) -> Session:
         session = original(self, session_id, owner)
         session.open_turns.clear()
         return session
 
-    patch.setattr(SessionController, "_find", find)
+    patch.setattr(OpenSessions, "find", find)
 
 
 def late_stop_string_is_ignored(patch: Patch) -> None:
@@ -152,7 +153,7 @@ def running_turn_expires(patch: Patch) -> None:
     original = SessionController.expire_sessions
 
     def expire_sessions(self: SessionController, now: float) -> None:
-        held = [(session, session.open_turns) for session in self._sessions.values() if session.open_turns]
+        held = [(session, session.open_turns) for session in self._sessions if session.open_turns]
         for session, _ in held:
             session.open_turns = {}
         original(self, now)
