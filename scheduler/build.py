@@ -42,7 +42,7 @@ from .memory.pool import Pool
 from .memory.prefix_cache import BasePrefixCache
 from .memory.radix_cache import RadixCache
 from .memory.session_aware_cache import SessionAwareCache
-from .memory.window_pool import WindowPool
+from .memory.sliding_window.window_pool import WindowPool
 from .metrics import SchedulerMetrics
 from .outbox import Outbox
 from .phase_recorder import PhaseRecorder

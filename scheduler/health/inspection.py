@@ -15,7 +15,7 @@ from ..memory.accounting import AuditedPool, QuarantineOwner
 from ..memory.host_pool import HostCopy
 from ..memory.ledger import PageOwner
 from ..memory.session_slot import SessionSlot
-from ..memory.window_span import WindowSpan
+from ..memory.sliding_window.window_span import WindowSpan
 from ..request import Phase, Request
 from ..sessions.session_controller import SessionController
 

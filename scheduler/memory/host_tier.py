@@ -14,7 +14,7 @@ from ebbtide.plan import PageCopies, PoolCopies
 
 from .cached_request import CachedRequest
 from .host_pool import HostPool
-from .window_pool import WindowPool
+from .sliding_window.window_pool import WindowPool
 
 
 class HostTier:

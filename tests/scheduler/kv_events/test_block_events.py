@@ -24,8 +24,8 @@ from ebbtide.scheduler.kv_events.block_events import (
 from ebbtide.scheduler.memory.node import Node
 from ebbtide.scheduler.memory.radix_cache import RadixCache
 from ebbtide.scheduler.memory.session_aware_cache import SessionAwareCache
-from ebbtide.scheduler.memory.window_pool import WindowPool
-from ebbtide.scheduler.memory.window_span import WindowSpan
+from ebbtide.scheduler.memory.sliding_window.window_pool import WindowPool
+from ebbtide.scheduler.memory.sliding_window.window_span import WindowSpan
 
 from ..loads import Arrival, ample, demand, play, random_load, resent_conversations, trimmed_prefixes
 from ..make import request

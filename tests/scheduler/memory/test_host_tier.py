@@ -11,7 +11,7 @@ import pytest
 from ebbtide.errors import InvariantViolation
 from ebbtide.messages import SWA_POOL, AbortReq, PoolInfo, RunnerInfo
 from ebbtide.scheduler.memory.host_tier import HostTier
-from ebbtide.scheduler.memory.window_pool import WindowPool
+from ebbtide.scheduler.memory.sliding_window.window_pool import WindowPool
 from ebbtide.scheduler.request import Phase
 from ebbtide.scheduler.retraction import RetractReason
 

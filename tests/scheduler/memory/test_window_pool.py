@@ -11,7 +11,7 @@ from ebbtide.errors import InvariantViolation
 from ebbtide.messages import SWA_POOL, PoolInfo, TextParams
 from ebbtide.paging import pages_for
 from ebbtide.retract_policies import RETRACT_POLICIES
-from ebbtide.scheduler.memory.window_pool import WindowPool
+from ebbtide.scheduler.memory.sliding_window.window_pool import WindowPool
 from ebbtide.scheduler.request import Request
 
 from ..loads import Arrival, ample, assert_same, demand, play, random_load

@@ -10,10 +10,10 @@ import pytest
 from ebbtide.messages import SWA_POOL, PoolInfo
 from ebbtide.scheduler.memory.cached_request import CachedRequest
 from ebbtide.scheduler.memory.node import Node
+from ebbtide.scheduler.memory.sliding_window.window_pool import WindowPool
+from ebbtide.scheduler.memory.sliding_window.window_span import WindowSpan
+from ebbtide.scheduler.memory.sliding_window.window_spans import WindowSpans
 from ebbtide.scheduler.memory.tree_part import MatchPath
-from ebbtide.scheduler.memory.window_pool import WindowPool
-from ebbtide.scheduler.memory.window_span import WindowSpan
-from ebbtide.scheduler.memory.window_spans import WindowSpans
 
 from ..loads import Arrival, ample, assert_same, demand, play, random_load, resent_conversations, trimmed_prefixes
 from ..world import ALMOST_CERTAIN, Shape, World

@@ -15,10 +15,10 @@ from ebbtide.scheduler.memory.host_pool import HostPool
 from ebbtide.scheduler.memory.host_tier import HostTier
 from ebbtide.scheduler.memory.ledger import PageOwner
 from ebbtide.scheduler.memory.node import PathElement
+from ebbtide.scheduler.memory.sliding_window.window_pool import WindowPool
+from ebbtide.scheduler.memory.sliding_window.window_span import WindowSpan
+from ebbtide.scheduler.memory.sliding_window.window_spans import WindowSpans
 from ebbtide.scheduler.memory.tree_part import MatchPath
-from ebbtide.scheduler.memory.window_pool import WindowPool
-from ebbtide.scheduler.memory.window_span import WindowSpan
-from ebbtide.scheduler.memory.window_spans import WindowSpans
 
 from ..loads import Arrival, ample, assert_same, demand, play, random_load
 from ..session_play import Play

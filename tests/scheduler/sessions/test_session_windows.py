@@ -10,7 +10,7 @@ from ebbtide.errors import InvariantViolation
 from ebbtide.messages import SWA_POOL, FinishReq, PageMapReq, PoolInfo
 from ebbtide.scheduler.memory.session_aware_cache import SessionAwareCache
 from ebbtide.scheduler.memory.session_slot import SessionSlot
-from ebbtide.scheduler.memory.window_pool import WindowPool
+from ebbtide.scheduler.memory.sliding_window.window_pool import WindowPool
 
 from ..mutations.witnesses import Witness, noticed_by
 from ..session_world import SessionWorld

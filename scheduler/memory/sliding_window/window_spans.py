@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from ebbtide.errors import InvariantViolation
 
-from .allocator import PageAllocator
-from .ledger import PageOwner
-from .node import Node, PathElement, WindowObserver
-from .tree_part import MatchPath
+from ..allocator import PageAllocator
+from ..ledger import PageOwner
+from ..node import Node, PathElement, WindowObserver
+from ..tree_part import MatchPath
 from .window_audit import validate_spans
 from .window_order import EvictionOrder
 from .window_span import WindowSpan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .lru_heap import LruHeap
+from ..lru_heap import LruHeap
 from .window_span import WindowSpan
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ebbtide.errors import InvariantViolation
 
-from .node import PathElement
+from ..node import PathElement
 
 
 @dataclass(slots=True, eq=False)

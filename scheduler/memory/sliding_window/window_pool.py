@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from ebbtide.messages import PoolInfo
 from ebbtide.paging import pages_for
 
-from .accounting import OwnershipError, PoolAccounting, Sweep, compare_with_ledger, mismatches, rebuild
-from .allocator import PageAllocator
-from .cached_request import CachedRequest
-from .kv_pool import total_demand
-from .ledger import PageOwner
-from .node import Node, PathElement, Tail
-from .tree_part import MatchPath
+from ..accounting import OwnershipError, PoolAccounting, Sweep, compare_with_ledger, mismatches, rebuild
+from ..allocator import PageAllocator
+from ..cached_request import CachedRequest
+from ..kv_pool import total_demand
+from ..ledger import PageOwner
+from ..node import Node, PathElement, Tail
+from ..tree_part import MatchPath
 from .window_pages import WindowPages
 from .window_spans import WindowSpans
 

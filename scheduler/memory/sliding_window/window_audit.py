@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from .node import PathElement
+from ..node import PathElement
 from .window_span import WindowSpan
 
 
