@@ -167,7 +167,7 @@ def _build_more_pools(config: SchedulerConfig, info: RunnerInfo, extras: Extras)
         chunks = config.chunked_prefill_size * info.max_in_flight
         pool = WindowPool(each, chunks, on_free=extras.on_free.get(each.name))
         if extras.observer is not None:
-            pool.spans.observer = extras.observer.window(each, number)
+            pool.spans.store.observer = extras.observer.window(each, number)
         pools.append(pool)
     return pools
 

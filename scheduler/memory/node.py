@@ -91,6 +91,16 @@ class Node:
                 high = middle - 1
         return low
 
+    @property
+    def num_exclusive(self) -> int:
+        """Number of pages of this node and its ancestors that only one request uses, if a request uses this node."""
+        count = 0
+        walk: Node | None = self
+        while walk is not None and walk.locks == 1:
+            count += len(walk.pages)
+            walk = walk.parent
+        return count
+
     def subtree(self) -> Iterator[Node]:
         """Yield the node and all nodes below it, parents before children."""
         stack = [self]

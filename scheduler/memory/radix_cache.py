@@ -9,10 +9,10 @@ operation recurses, because a conversation that grows by one page per request pr
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 
 from .allocator import PageAllocator
+from .audit_rotation import AuditRotation
 from .cached_request import CachedRequest
 from .ledger import PageOwner
 from .lru_heap import LruHeap
@@ -23,10 +23,7 @@ from .tree_part import TreePart, TreeParts
 
 
 class RadixCache:
-    """Holds one tree per namespace.
-
-    Evicts unlocked leaves, least recently used first. The pages of a leaf are evicted one by one, from its end.
-    """
+    """Holds one tree per namespace. Evicts pages from the end of unlocked leaves, least recently used first."""
 
     def __init__(
         self, allocator: PageAllocator, observer: CacheObserver | None = None, parts: Sequence[TreePart] = ()
@@ -39,7 +36,7 @@ class RadixCache:
         self._roots: dict[str, Node] = {}
         self.access_clock = 0
         self._leaves: LruHeap[Node] = LruHeap(_is_unlocked_leaf)
-        self._nodes: deque[Node] = deque()  # all nodes with pages, in audit order; evicted ones are removed lazily
+        self._nodes: AuditRotation[Node] = AuditRotation()
         self.evictable_pages = 0
         self.protected_pages = 0
         self.session_held_pages = self.evictable_session_pages = 0  # always 0: only a wrapper has sessions
@@ -143,13 +140,8 @@ class RadixCache:
 
     def exclusively_locked_pages(self, req: CachedRequest) -> int:
         """See ``BasePrefixCache``."""
-        count = 0
-        node = req.node
-        assert isinstance(node, Node)
-        while node is not None and node.locks == 1:
-            count += len(node.pages)
-            node = node.parent
-        return count
+        assert isinstance(req.node, Node)
+        return req.node.num_exclusive
 
     def walk(self) -> Iterator[Node]:
         """Yield all nodes except roots, parents before children. The cost is proportional to the tree size."""
@@ -165,14 +157,7 @@ class RadixCache:
 
     def next_owners(self, share: float) -> list[tuple[PageOwner, Sequence[int]]]:
         """See ``AuditedCache``."""
-        count = math.ceil(len(self._nodes) * share)
-        seen: list[tuple[PageOwner, Sequence[int]]] = []
-        for _ in range(count):
-            node = self._nodes.popleft()
-            if node.pages:  # a node without pages was evicted since the last round
-                self._nodes.append(node)
-                seen.append((node, node.pages))
-        return seen
+        return self._nodes.next_share(share)
 
     def validate(self, running: Sequence[CachedRequest]) -> list[str]:
         """See ``AuditedCache``."""
@@ -197,7 +182,7 @@ class RadixCache:
         for node in [*nodes, *self._roots.values()]:
             node.locks = 0
         self.evictable_pages, self.protected_pages = sum(len(node.pages) for node in nodes), 0
-        self._nodes = deque(nodes)
+        self._nodes.reset(nodes)
         self._leaves.clear()
         for req in running:
             assert isinstance(req.node, Node)
@@ -236,7 +221,7 @@ class RadixCache:
         parent.children[self._key(upper.tokens, 0)] = upper
         upper.children[self._key(node.tokens, 0)] = node
         node.parent = upper
-        self._nodes.append(upper)
+        self._nodes.add(upper)
         self._parts.split(upper, node)
         return upper
 
@@ -246,7 +231,7 @@ class RadixCache:
         leaf = Node(tokens, req.pages[start:num_pages], parent, parent.namespace)
         self._allocator.ledger.move(tuple(leaf.pages), req, leaf)
         parent.children[self._key(leaf.tokens, 0)] = leaf
-        self._nodes.append(leaf)
+        self._nodes.add(leaf)
         self.evictable_pages += len(leaf.pages)
         self._lock(leaf)
         req.num_shared = num_pages

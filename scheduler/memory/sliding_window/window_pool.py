@@ -1,8 +1,8 @@
 """The pool of the layers with a sliding window: a request keeps only the pages that its next tokens read.
 
 With a prefix cache, the pages of published tokens belong to the nodes of the tree (``WindowSpans``), and a request
-locks those inside its window. Pages wholly behind the window leave when a step is settled: private pages become free,
-those of the tree are unlocked.
+locks those inside its window. When a step is settled, private pages behind the window are freed, and those of the tree
+are unlocked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..kv_pool import total_demand
 from ..ledger import PageOwner
 from ..node import Node, PathElement, Tail
 from ..tree_part import MatchPath
-from .window_pages import WindowPages
+from .window_pages import RunningWindows, WindowPages
 from .window_spans import WindowSpans
 
 
@@ -36,12 +36,17 @@ class WindowPool:
         self.allocator = PageAllocator(info.num_pages, info.page_size, on_free=on_free)
         self.ledger = self.allocator.ledger
         self.quarantined: set[int] = set()
-        self.uncached = 0  # number of private pages of running requests, updated with every change
         self._num_before = pages_for(info.window - 1, info.page_size)
         self._num_ahead = pages_for(chunk_tokens + info.page_size - 1, info.page_size)
         self.spans = WindowSpans(self.allocator, self._num_before)
-        self.held: dict[str, WindowPages] = {}
+        self._store = self.spans.store
+        self.running = RunningWindows(self.allocator, self._num_before)
         self._sweep = Sweep(self.allocator)
+
+    @property
+    def held(self) -> dict[str, WindowPages]:
+        """See ``FurtherPool``."""
+        return self.running.held
 
     @property
     def capacity(self) -> int:
@@ -56,7 +61,7 @@ class WindowPool:
     @property
     def usable_pages(self) -> int:
         """See ``KvPool``."""
-        return self.allocator.available_pages + self.spans.evictable_pages + self.spans.evictable_session_pages
+        return self.allocator.available_pages + self._store.evictable_pages + self._store.evictable_session_pages
 
     @property
     def max_pages(self) -> int:
@@ -71,31 +76,29 @@ class WindowPool:
 
     def num_pages(self, req: CachedRequest) -> int:
         """See ``KvPool``."""
-        return len(self._of(req).pages)
+        return len(self.running.of(req).pages)
 
     def missing_pages(self, req: CachedRequest, num_tokens: int) -> int:
         """See ``KvPool``."""
-        held = self._of(req)
+        held = self.running.of(req)
         return max(self._end_for(req, held, num_tokens) - held.end, 0)
 
     def pages_to_restore(self, req: CachedRequest, num_tokens: int) -> int:
         """See ``KvPool``."""
         first = num_tokens // self.page_size - self._num_before
-        return max(pages_for(num_tokens, self.page_size) - max(first, self._of(req).end), 0)
+        return max(pages_for(num_tokens, self.page_size) - max(first, self.running.of(req).end), 0)
 
     def freed_by(self, req: CachedRequest) -> int:
         """See ``KvPool``."""
-        held = self._of(req)
+        held = self.running.of(req)
         exclusive = 0 if held.node is None else self.spans.num_exclusive(held.node, held.first, held.cached_end)
         return len(held.pages) - held.num_shared + exclusive
 
     def demand(self, running: Sequence[CachedRequest]) -> int:
         """See ``KvPool``."""
         short = [req for req in running if req.computed + req.max_samples > req.sent_elsewhere]
-        needs = [
-            (req, self.missing_pages(req, req.computed + (req.num_samples if req.is_decoding else 1))) for req in short
-        ]
-        return total_demand(needs, len(running))
+        ends = [(req, req.computed + (req.num_samples if req.is_decoding else 1)) for req in short]
+        return total_demand([(req, self.missing_pages(req, end)) for req, end in ends], len(running))
 
     def evict_from_tree_cache(self, num_pages: int) -> bool:
         """See ``KvPool``."""
@@ -110,23 +113,20 @@ class WindowPool:
         missing = self._end_for(req, held, num_tokens) - held.end
         if missing > 0:
             self.evict_from_tree_cache(missing)
-            count = min(missing, self.allocator.available_pages)
-            held.pages += self.allocator.take(count, req)
-            self.uncached += count
+            self.running.allocate(req, held, missing)
         return held.end * self.page_size
 
     def settled(self, req: CachedRequest) -> None:
         """See ``FurtherPool``. Keeps the pages that a later match up to the last full page would need."""
         held = self.held.setdefault(req.rid, WindowPages())
-        first = req.num_confirmed // self.page_size - self._num_before
+        first = self.running.begin(req)
         if first <= held.first:
             return
         if held.node is not None and held.first < held.cached_end:
             self.spans.advance(held.node, held.first, min(first, held.cached_end), held.cached_end)
         gone = held.private[: max(first - max(held.first, held.cached_end), 0)]
         if gone:
-            self.allocator.give(gone, req)
-            self.uncached -= len(gone)
+            self.running.free(req, gone)
         del held.pages[: first - held.first]
         held.first = first
 
@@ -134,16 +134,11 @@ class WindowPool:
         """See ``KvPool``. Frees only private pages: ``released`` has already unlocked those of the tree."""
         held = self.held.pop(req.rid, None)
         if held is not None:
-            private = held.private
-            self.uncached -= len(private)
-            self.allocator.give(private, req)
+            self.running.free(req, held.private)
 
     def take_unsent(self, req: CachedRequest) -> tuple[int, list[int]]:
         """See ``FurtherPool``."""
-        held = self.held[req.rid]
-        index = max(held.sent, held.first)
-        held.sent = held.end
-        return index, held.pages[index - held.first :]
+        return self.held[req.rid].take_unsent()
 
     def usable_match(self, path: MatchPath) -> int:
         """See ``TreePart``."""
@@ -169,7 +164,7 @@ class WindowPool:
         own = held.pages[max(begin - held.first, 0) : max(end - held.first, 0)]
         if own:
             pages = self.spans.publish(node, own, req)
-            self.uncached -= len(own)
+            self.running.num_private -= len(own)
             held.pages[begin - held.first : end - held.first] = pages
             num_same = next(
                 (index for index, pair in enumerate(zip(own, pages, strict=True)) if pair[0] != pair[1]), end
@@ -180,7 +175,7 @@ class WindowPool:
 
     def split(self, upper: Node, lower: Node) -> None:
         """See ``TreePart``."""
-        self.spans.split(upper, lower)
+        self._store.split(upper, lower)
 
     def trimmed(self, element: PathElement, num_pages: int) -> None:
         """See ``TreePart``."""
@@ -188,7 +183,7 @@ class WindowPool:
 
     def released(self, req: CachedRequest, access_clock: int) -> None:
         """See ``TreePart``. The request keeps its private pages."""
-        self.spans.access_clock = access_clock
+        self._store.access_clock = access_clock
         held = self.held.get(req.rid)
         if held is not None and held.node is not None:
             self.spans.unlock(held.node, held.first, held.cached_end)
@@ -197,7 +192,7 @@ class WindowPool:
 
     def kept(self, nodes: Collection[Node]) -> None:
         """See ``TreePart``."""
-        self.spans.kept(nodes)
+        self._store.keep(nodes)
 
     @property
     def on_eviction(self) -> Callable[[PathElement], None]:
@@ -211,7 +206,7 @@ class WindowPool:
     @property
     def session_held_pages(self) -> int:
         """See ``TailPart``."""
-        return self.spans.session_held_pages
+        return self._store.session_held_pages
 
     def can_continue(self, req: CachedRequest, num_pages: int) -> bool:
         """See ``TailPart``."""
@@ -223,12 +218,12 @@ class WindowPool:
         end = held.cached_end + num_new
         own = held.pages[held.num_shared : max(end - held.first, 0)]
         self.spans.extend(tail, own, min(held.num_shared, len(tail.pages) - num_new), req)
-        self.uncached -= len(own)
+        self.running.num_private -= len(own)
         held.cached_end, held.node = end, tail
 
     def forgotten(self, tail: Tail) -> None:
         """See ``TailPart``."""
-        self.spans.forgotten(tail)
+        self._store.forget(tail)
 
     def is_usable(self, tail: Tail) -> bool:
         """See ``TailPart``. If the tail is shorter than the window, the tree may have the other pages of the window."""
@@ -242,29 +237,23 @@ class WindowPool:
         """See ``AuditedPool``."""
         return PoolAccounting(
             available=self.allocator.available_pages,
-            evictable=self.spans.evictable_pages,
-            protected=self.spans.protected_pages,
-            session_held=self.spans.session_held_pages,
-            uncached=self.uncached,
+            evictable=self._store.evictable_pages,
+            protected=self._store.protected_pages,
+            session_held=self._store.session_held_pages,
+            uncached=self.running.num_private,
             total=self.capacity,
             quarantined=len(self.quarantined),
         )
 
     def owners(self, running: Iterable[CachedRequest]) -> Iterator[tuple[PageOwner, Sequence[int]]]:
         """See ``AuditedPool``."""
-        yield from self.spans.owners()
+        yield from self._store.owners()
         for req in running:
-            yield req, self._of(req).private
+            yield req, self.running.of(req).private
 
     def recount(self, running: Sequence[CachedRequest]) -> int:
         """See ``AuditedPool``."""
-        # Usually exactly the running requests have entries; ``validate`` finds others.
-        lists: Iterable[WindowPages] = self.held.values()
-        if len(self.held) != len(running):
-            lists = [self.held[req.rid] for req in running if req.rid in self.held]
-        return sum(
-            [len(one.pages) - (one.cached_end - one.first if one.cached_end > one.first else 0) for one in lists]
-        )
+        return self.running.recount(running)
 
     def find_ownership_errors(self, running: Iterable[CachedRequest]) -> list[OwnershipError]:
         """See ``AuditedPool``."""
@@ -274,46 +263,32 @@ class WindowPool:
         """See ``AuditedPool``."""
         errors = self._sweep.check_free_list()
         for req in self._sweep.next_share(running):
-            errors += mismatches(self.ledger, self._of(req).private, req)
-        for owner, pages in self.spans.next_owners(self._sweep.share):
+            errors += mismatches(self.ledger, self.running.of(req).private, req)
+        for owner, pages in self._store.next_owners(self._sweep.share):
             errors += mismatches(self.ledger, pages, owner)
         return errors
 
     def drop_owners(self, owners: Collection[int]) -> None:
         """See ``FurtherPool``."""
-        self.spans.drop(owners)
+        self._store.drop(owners)
 
     def is_intact(self, req: CachedRequest) -> bool:
         """See ``FurtherPool``."""
-        held = self._of(req)
+        held = self.running.of(req)
         shared = held.pages[: held.num_shared]
         cached = not shared or (held.node is not None and self.spans.has(held.node, shared, held.cached_end))
         return cached and self.quarantined.isdisjoint(held.pages)
 
     def repair(self, running: Sequence[CachedRequest]) -> None:
         """See ``AuditedPool``."""
-        self.held = {req.rid: self.held[req.rid] for req in running if req.rid in self.held}
+        self.running.keep(running)
         rebuild(self.allocator, self.owners(running), self.quarantined)
-        self.uncached = self.recount(running)
-        self.spans.rebuild(self._locks(running))
+        self.running.num_private = self.recount(running)
+        self.spans.rebuild(self.running.locks(running))
 
     def validate(self, running: Sequence[CachedRequest]) -> list[str]:
         """See ``FurtherPool``."""
-        too_early = [
-            f"{req.tag} holds pages from index {held.first} on, but its window begins at page {first}"
-            for req in running
-            if (held := self.held.get(req.rid)) is not None
-            and held.first != (first := max(req.num_confirmed // self.page_size - self._num_before, 0))
-        ]
-        stray = sorted(self.held.keys() - {req.rid for req in running})
-        too_early += [f"pages are held for requests that are not running: {', '.join(stray)}"] if stray else []
-        return too_early + self.spans.validate(self._locks(running))
-
-    def _locks(self, running: Iterable[CachedRequest]) -> Iterator[tuple[PathElement, int, int]]:
-        for req in running:
-            held = self.held.get(req.rid)
-            if held is not None and held.node is not None:
-                yield held.node, held.first, held.cached_end
+        return self.running.validate(running) + self.spans.validate(self.running.locks(running))
 
     def _end_for(self, req: CachedRequest, held: WindowPages, num_tokens: int) -> int:
         """Return the page index up to which ``req`` gets pages for its first ``num_tokens`` tokens.
@@ -322,6 +297,3 @@ class WindowPool:
         """
         most = max(held.first + self.max_pages, req.computed // self.page_size + 1)
         return min(-(-num_tokens // self.page_size), most)
-
-    def _of(self, req: CachedRequest) -> WindowPages:
-        return self.held.get(req.rid) or WindowPages()

@@ -63,3 +63,15 @@ class WindowSpan:
         if after:
             self.users[after] = self.users.get(after, 0) + 1
         self.num_locked = max(self.users, default=0)
+
+    def move_users(self, top: WindowSpan) -> None:
+        """Divide locks and ``num_tail`` after the first pages of this span were moved to the new span ``top``."""
+        keep = len(self.pages)
+        top.num_tail, self.num_tail = max(self.num_tail - keep, 0), min(self.num_tail, keep)
+        for number, count in list(self.users.items()):
+            if number > keep:
+                del self.users[number]
+                top.users[number - keep] = count
+                self.users[keep] = self.users.get(keep, 0) + count
+        for half in (top, self):
+            half.num_locked = max(half.users, default=0)

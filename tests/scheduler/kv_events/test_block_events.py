@@ -84,7 +84,7 @@ def windows_of(world: World) -> set[int]:
     pool, size = world.scheduler.state.kv_pools[1], world.shape.page_size
     assert isinstance(pool, WindowPool)
     hashes = set()
-    for span, pages in pool.spans.owners():
+    for span, pages in pool.spans.store.owners():
         assert isinstance(span, WindowSpan)
         if isinstance(span.node, Node):
             whole = tokens_before(span.node) + span.node.tokens

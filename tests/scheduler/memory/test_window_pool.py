@@ -153,7 +153,7 @@ def test_a_match_ends_where_the_whole_window_is_cached() -> None:
     world = World(Shape(chunk=32, second=swa(64, 20)))
     prompt = cached_prompt(world)
     spans = window_pool(world).spans
-    assert spans.evictable_pages == 25
+    assert spans.store.evictable_pages == 25
     assert spans.evict(18) == 18
     world.generate("whole", prompt, greedy(1))
     assert end_of(world, "whole") == 100
@@ -177,7 +177,7 @@ def test_eviction_takes_pages_deep_inside_a_path_before_older_ends() -> None:
     world.generate("older", text("an older conversation that stays cached"), greedy(1))
     world.run()
     prompt = cached_prompt(world)
-    deep = window_pool(world).spans.evictable_pages - 10
+    deep = window_pool(world).spans.store.evictable_pages - 10
     assert window_pool(world).spans.evict(deep) == deep
     world.generate("both ends", text("an older conversation that stays cached"), greedy(1))
     assert end_of(world, "both ends") == 36
@@ -211,7 +211,7 @@ def test_requests_that_share_a_suspect_page_of_a_window_are_recomputed() -> None
     outcomes = world.run()
     assert [len(outcomes[rid].tokens) for rid in "abc"] == [9, 9, 9]
     assert pool.capacity == 63
-    assert pool.available_pages + pool.spans.evictable_pages == 63
+    assert pool.available_pages + pool.spans.store.evictable_pages == 63
 
 
 @noticed_by(Witness.LEDGER_AUDIT)
@@ -221,7 +221,7 @@ def test_the_audit_names_leaked_pages_of_a_window() -> None:
     world.step()
     pool = window_pool(world)
     leaked = pool.allocator.take(1, world.scheduler.state.running[0])
-    pool.spans.evictable_pages += 1
+    pool.spans.store.evictable_pages += 1
     with pytest.raises(InvariantViolation, match=rf"leaked pages .expected - free - tree - running.: .{leaked[0]}."):
         world.scheduler.on_idle()
 

@@ -10,6 +10,7 @@ import pytest
 from ebbtide.messages import SWA_POOL, PoolInfo
 from ebbtide.scheduler.memory.cached_request import CachedRequest
 from ebbtide.scheduler.memory.node import Node
+from ebbtide.scheduler.memory.sliding_window.span_store import SpanStore
 from ebbtide.scheduler.memory.sliding_window.window_pool import WindowPool
 from ebbtide.scheduler.memory.sliding_window.window_span import WindowSpan
 from ebbtide.scheduler.memory.sliding_window.window_spans import WindowSpans
@@ -47,9 +48,9 @@ def window_page_freed_one_page_early(patch: Patch) -> None:
     original = WindowPool.settled
 
     def settled(self: WindowPool, req: CachedRequest) -> None:
-        self._num_before -= 1
+        self.running._num_before -= 1
         original(self, req)
-        self._num_before += 1
+        self.running._num_before += 1
 
     patch.setattr(WindowPool, "settled", settled)
     patch.setattr(WindowPool, "validate", lambda self, running: [])
@@ -86,7 +87,7 @@ def window_page_freed_twice(patch: Patch) -> None:
 
 def private_window_pages_are_not_freed_at_the_end(patch: Patch) -> None:
     def release(self: WindowPool, req: CachedRequest, *, is_insert: bool) -> None:
-        self.uncached -= len(self.held.pop(req.rid).private)
+        self.running.num_private -= len(self.held.pop(req.rid).private)
 
     patch.setattr(WindowPool, "release_kv_cache", release)
 
@@ -121,11 +122,11 @@ def locked_window_pages_are_evicted(patch: Patch) -> None:
 
     def evict(self: WindowSpans, num_pages: int, **limits: float) -> int:
         freed = original(self, num_pages, **limits)
-        for span in list(self._spans.values()):
+        for span in list(self.store.spans.values()):
             if freed < num_pages and span.pages:
-                self._free(span, span.pages[:1])
-                self.evictable_pages += 1
-                self.protected_pages -= 1
+                self.store.free(span, span.pages[:1])
+                self.store.evictable_pages += 1
+                self.store.protected_pages -= 1
                 freed += 1
         return freed
 
@@ -141,49 +142,49 @@ def locks_do_not_move_with_the_window(patch: Patch) -> None:
 
 
 def split_moves_a_window_page_to_the_wrong_half(patch: Patch) -> None:
-    original = WindowSpans.split
+    original = SpanStore.split
 
-    def split(self: WindowSpans, upper: Node, lower: Node) -> None:
+    def split(self: SpanStore, upper: Node, lower: Node) -> None:
         original(self, upper, lower)
-        if upper in self._spans:
-            top, bottom = self._spans[upper].pages, self._spans[lower].pages
+        if upper in self.spans:
+            top, bottom = self.spans[upper].pages, self.spans[lower].pages
             top[-1], bottom[0] = bottom[0], top[-1]
 
-    patch.setattr(WindowSpans, "split", split)
+    patch.setattr(SpanStore, "split", split)
 
 
 def split_leaves_the_upper_half_unlocked(patch: Patch) -> None:
-    original = WindowSpans.split
+    original = SpanStore.split
 
-    def split(self: WindowSpans, upper: Node, lower: Node) -> None:
+    def split(self: SpanStore, upper: Node, lower: Node) -> None:
         original(self, upper, lower)
-        if upper in self._spans:
-            top = self._spans[upper]
+        if upper in self.spans:
+            top = self.spans[upper]
             self.evictable_pages += top.num_locked
             self.protected_pages -= top.num_locked
             top.users, top.num_locked = {}, 0
 
-    patch.setattr(WindowSpans, "split", split)
+    patch.setattr(SpanStore, "split", split)
 
 
 def eviction_of_windows_is_not_counted(patch: Patch) -> None:
-    original = WindowSpans._free
+    original = SpanStore.free
 
-    def free(self: WindowSpans, span: WindowSpan, pages: list[int]) -> None:
+    def free(self: SpanStore, span: WindowSpan, pages: list[int]) -> None:
         before = self.evictable_pages
         original(self, span, pages)
         self.evictable_pages = before
 
-    patch.setattr(WindowSpans, "_free", free)
+    patch.setattr(SpanStore, "free", free)
 
 
 def evicted_leaf_keeps_its_window(patch: Patch) -> None:
     """A leaf is removed from the tree, but its window pages stay allocated."""
 
     def trimmed(self: WindowSpans, leaf: Node, num_pages: int) -> None:
-        span = self._spans.pop(leaf, None)
+        span = self.store.spans.pop(leaf, None)
         if span is not None:
-            self.evictable_pages -= len(span.pages)
+            self.store.evictable_pages -= len(span.pages)
 
     patch.setattr(WindowSpans, "trimmed", trimmed)
 
@@ -205,9 +206,9 @@ def published_window_pages_stay_private(patch: Patch) -> None:
 
     def published(self: WindowPool, req: CachedRequest, node: Node, start: int) -> None:
         held = self.held[req.rid]
-        before, uncached = held.cached_end, self.uncached
+        before, num_private = held.cached_end, self.running.num_private
         original(self, req, node, start)
-        self.uncached, held.cached_end = uncached, before
+        self.running.num_private, held.cached_end = num_private, before
 
     patch.setattr(WindowPool, "published", published)
 

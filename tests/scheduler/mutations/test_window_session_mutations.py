@@ -15,6 +15,7 @@ from ebbtide.scheduler.memory.host_pool import HostPool
 from ebbtide.scheduler.memory.host_tier import HostTier
 from ebbtide.scheduler.memory.ledger import PageOwner
 from ebbtide.scheduler.memory.node import PathElement
+from ebbtide.scheduler.memory.sliding_window.span_store import SpanStore
 from ebbtide.scheduler.memory.sliding_window.window_pool import WindowPool
 from ebbtide.scheduler.memory.sliding_window.window_span import WindowSpan
 from ebbtide.scheduler.memory.sliding_window.window_spans import WindowSpans
@@ -98,30 +99,30 @@ def window_of_the_last_commit_leaves_with_the_running_turn(patch: Patch) -> None
 
     def advance(self: WindowSpans, node: PathElement, first: int, new_first: int, end: int) -> None:
         original(self, node, first, new_first, end)
-        span = self._spans.get(node)
+        span = self.store.spans.get(node)
         if span is not None and not node.is_tree_node:
-            self._free(span, span.pages[: len(span.pages) - span.num_locked])
+            self.store.free(span, span.pages[: len(span.pages) - span.num_locked])
 
     patch.setattr(WindowSpans, "advance", advance)
 
 
 def windows_of_slots_count_as_cached(patch: Patch) -> None:
-    def count(self: WindowSpans, span: WindowSpan, num_evictable: int, num_locked: int) -> None:
+    def count(self: SpanStore, span: WindowSpan, num_evictable: int, num_locked: int) -> None:
         self.evictable_pages += num_evictable
         self.protected_pages += num_locked
 
-    patch.setattr(WindowSpans, "_count", count)
+    patch.setattr(SpanStore, "_count", count)
 
 
 def eviction_from_a_slot_is_not_counted(patch: Patch) -> None:
-    original = WindowSpans._free
+    original = SpanStore.free
 
-    def free(self: WindowSpans, span: WindowSpan, pages: list[int]) -> None:
+    def free(self: SpanStore, span: WindowSpan, pages: list[int]) -> None:
         before = self.session_held_pages
         original(self, span, pages)
         self.session_held_pages = before
 
-    patch.setattr(WindowSpans, "_free", free)
+    patch.setattr(SpanStore, "free", free)
 
 
 def pages_of_a_commit_get_locks_of_their_own(patch: Patch) -> None:
@@ -130,9 +131,9 @@ def pages_of_a_commit_get_locks_of_their_own(patch: Patch) -> None:
 
     def extend(self: WindowSpans, tail: PathElement, own: list[int], num_read: int, owner: PageOwner) -> None:
         original(self, tail, own, num_read, owner)
-        span = self._spans.get(tail)
+        span = self.store.spans.get(tail)
         if span is not None and num_read:
-            self._relock(span, num_read + len(own), num_read)
+            self.store.relock(span, num_read + len(own), num_read)
 
     patch.setattr(WindowSpans, "extend", extend)
 

@@ -197,8 +197,8 @@ def test_a_page_map_names_the_session_of_a_window_page() -> None:
 def test_the_audit_names_the_slot_whose_window_lists_a_page_of_another_owner() -> None:
     world, _ = after_a_turn()
     pool = window_pool(world)
-    span = next(owner for owner, _ in pool.spans.owners() if not owner.is_tree_node)
-    pool.ledger.assign([page for _, pages in pool.spans.owners() for page in pages][-1:], None)
+    span = next(owner for owner, _ in pool.spans.store.owners() if not owner.is_tree_node)
+    pool.ledger.assign([page for _, pages in pool.spans.store.owners() for page in pages][-1:], None)
     with pytest.raises(InvariantViolation, match="the slot of session s"):
         world.scheduler.on_idle()
     assert span.tag.endswith("on the slot of session s#1")
@@ -206,8 +206,8 @@ def test_the_audit_names_the_slot_whose_window_lists_a_page_of_another_owner() -
 
 def lose_a_page(pool: WindowPool, pages: list[int]) -> None:
     pages.pop()
-    pool.spans.session_held_pages -= 1
-    pool.spans.evictable_session_pages -= 1
+    pool.spans.store.session_held_pages -= 1
+    pool.spans.store.evictable_session_pages -= 1
     pool.allocator._free.pop()
 
 
@@ -226,7 +226,7 @@ def test_a_slot_with_an_error_in_its_window_is_recomputed(
     if when == "running":
         world.step()
         world.step()
-    (pages,) = [pages for owner, pages in pool.spans.owners() if not owner.is_tree_node]
+    (pages,) = [pages for owner, pages in pool.spans.store.owners() if not owner.is_tree_node]
     assert isinstance(pages, list)
     fault(pool, pages)
     outcome = world.run()["b"]
