@@ -26,7 +26,7 @@ from ..http.http_server import http_server, wire_limits
 from ..http.listening import url_of
 from ..http.tls import Tls
 from ..loaded_models import ChatModelParts, LoadedModels
-from ..metrics.liveness import FRONT_TIMEOUT_FACTOR
+from ..metrics.liveness import front_timeout_s
 from .announcement import announce, log_sizes
 from .children import Children, Ready
 from .dump_on_signal import dump_on_signal
@@ -167,7 +167,7 @@ class _Daemon:
 
         The timeout is needed for stopped processes (SIGSTOP). A child that hangs while loading exits earlier.
         """
-        limit_s = self._config.watchdog.load_timeout * FRONT_TIMEOUT_FACTOR
+        limit_s = front_timeout_s(self._config.watchdog.load_timeout)
         try:
             async with asyncio.timeout(limit_s):
                 return await self._children.ready

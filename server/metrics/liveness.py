@@ -12,10 +12,17 @@ from ebbtide.errors import Rejected
 from ebbtide.messages import Heartbeat
 
 CHILDREN = ("scheduler", "detokenizer")
-FRONT_TIMEOUT_FACTOR = 1.06  # lets the watchdog of a stuck process fire first, because its dump has more detail
+# Time for the watchdog of a stuck process to act first, because its dump has more detail.
+EXTRA_SHARE = 0.06  # of the watchdog timeout
+LEAST_EXTRA_S = 1.0  # on a busy machine, the watchdog of a stuck process can run up to a second late
 NO_WORK_STATES = ("idle", "paused")
 DEFAULTS = WatchdogConfig()
 NO_HEARTBEAT = Heartbeat("scheduler", 0)
+
+
+def front_timeout_s(watchdog_timeout_s: float) -> float:
+    """Return the seconds after which the front process kills a child that its own watchdog should have ended."""
+    return watchdog_timeout_s + max(EXTRA_SHARE * watchdog_timeout_s, LEAST_EXTRA_S)
 
 
 class Liveness:
@@ -99,7 +106,7 @@ class Liveness:
         """Return a child process whose last heartbeat is older than the watchdog timeout; None if there is none."""
         if self._dead:
             return None
-        limit_s = self._config.watchdog_timeout * FRONT_TIMEOUT_FACTOR
+        limit_s = front_timeout_s(self._config.watchdog_timeout)
         return next((name for name in self._last_beat if self.silence_s(name) > limit_s), None)
 
     def silence_s(self, name: str) -> float:

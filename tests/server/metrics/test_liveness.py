@@ -76,6 +76,16 @@ def test_a_silent_child_times_out_shortly_after_the_watchdog_timeout() -> None:
     assert liveness.timed_out_child() is None
 
 
+def test_a_short_watchdog_timeout_leaves_the_child_s_own_watchdog_a_second_to_act_first() -> None:
+    clock = Clock()
+    liveness = Liveness(clock, WatchdogConfig(3.0, heartbeat_timeout=1.0))
+    liveness.mark_started()
+    clock.now += 3.9
+    assert liveness.timed_out_child() is None
+    clock.now += 0.2
+    assert liveness.timed_out_child() == "scheduler"
+
+
 def test_a_scheduler_blocked_for_long_accepts_no_new_requests() -> None:
     liveness, clock = started()
     liveness.record_heartbeat(Heartbeat("scheduler", 1, "blocked", "", 1.0))
