@@ -9,52 +9,13 @@
 #include <memory>
 
 #include "barrier.h"
+#include "model_batch.h"
+#include "norm_rope.h"
+#include "packed_linear.h"
 #include "paged_attention.h"
 #include "tile_decode.h"
-#include "packed_linear.h"
 
 namespace {
-
-struct LayerWeights {
-    const float *input_norm, *q_norm, *k_norm, *mlp_norm;  // q_norm and k_norm: null, or [head_dim]
-    Linear qkv, out, gate_up, down;                        // gate_up: blocks of 16 outputs, gate and up in turn
-    int64_t window;                                        // 0 for no window
-};
-
-struct ModelWeights {
-    int64_t num_layers, hidden, intermediate, heads, kv_heads, head_dim, num_threads;
-    float norm_eps, scale;
-    const Block* embedding;  // [vocabulary][hidden]
-    const float* norm;
-    const LayerWeights* layers;
-    Linear head;
-};
-
-// The K/V of some layers, and the places of the batch's tokens in it.
-struct Pool {
-    uint8_t* data;         // [layers of the pool][2][slots][kv_heads][bytes of a row]
-    int64_t layer_stride;  // bytes of [slots][kv_heads][bytes of a row]
-    const int64_t* slots;  // [T]
-    const int32_t* page_table;
-    int64_t table_width;
-};
-
-struct Batch {
-    int64_t num_tokens, num_items, num_wanted;
-    const int64_t *token_ids, *positions, *wanted, *item_rows;
-    const int32_t* cu_query_lens;
-    int64_t page_size, is_int8;  // is_int8: K and V are stored as in quantized_rows.h, else in bfloat16
-    const float *cos, *sin;  // [T][head_dim]; the first half of the sines is negated
-    const Pool* pools;
-    const int64_t* places;  // [layers][2]: the pool that has the layer's K/V, and the layer's index in it
-};
-
-inline const Pool& pool_of(const Batch& batch, int64_t layer) { return batch.pools[batch.places[2 * layer]]; }
-
-inline uint8_t* keys_of(const Batch& batch, int64_t layer) {
-    const Pool& pool = pool_of(batch, layer);
-    return pool.data + 2 * batch.places[2 * layer + 1] * pool.layer_stride;
-}
 
 // The buffers of one thread.
 struct Scratch {
@@ -98,7 +59,8 @@ public:
             barrier.wait();
             for (int64_t layer = 0; layer < w_.num_layers; ++layer) run_layer(batch, layer, thread, barrier, scratch);
             rows(thread, batch.num_wanted, [&](int64_t i) {
-                normalize(hidden_ + batch.wanted[i] * w_.hidden, w_.norm, states + i * padded(w_.hidden));
+                normalize(hidden_ + batch.wanted[i] * w_.hidden, w_.norm, w_.hidden, w_.norm_eps,
+                          states + i * padded(w_.hidden));
             });
         }
     }
@@ -216,25 +178,8 @@ private:
 
     // Normalizes the hidden state of a token for the next linear layer.
     void prepare(int64_t t, const float* weight) const {
-        normalize(hidden_ + t * w_.hidden, weight, x_.row(t));
+        normalize(hidden_ + t * w_.hidden, weight, w_.hidden, w_.norm_eps, x_.row(t));
         if (is_quantized_) x_.quantize(t);
-    }
-
-    // RMSNorm (Zhang and Sennrich 2019).
-    void normalize(const float* x, const float* weight, Activation* out) const {
-        const float factor = rms_factor(x, w_.hidden);
-        int64_t i = 0;
-        for (; i + kLanes <= w_.hidden; i += kLanes) store(out + i, load(x + i) * factor * load(weight + i));
-        for (; i < w_.hidden; ++i) store(out + i, x[i] * factor * weight[i]);
-    }
-
-    float rms_factor(const float* x, int64_t size) const {
-        Vec squares{};
-        int64_t i = 0;
-        for (; i + kLanes <= size; i += kLanes) squares = multiply_add(load(x + i), load(x + i), squares);
-        float total = sum(squares);
-        for (; i < size; ++i) total = multiply_add(x[i], x[i], total);
-        return 1.0f / std::sqrt(total / static_cast<float>(size) + w_.norm_eps);
     }
 
     // Rotates the queries and keys of a token in place and stores its K and V.
@@ -243,8 +188,8 @@ private:
         float* heads = qkv_ + t * qkv_size();
         for (int64_t h = 0; h < w_.heads + w_.kv_heads; ++h) {
             const bool is_query = h < w_.heads;
-            rotate(heads + h * dim, is_query ? layer.q_norm : layer.k_norm, batch.cos + t * dim, batch.sin + t * dim,
-                   is_query ? w_.scale : 1.0f);
+            rotate(heads + h * dim, dim, is_query ? layer.q_norm : layer.k_norm, w_.norm_eps, batch.cos + t * dim,
+                   batch.sin + t * dim, is_query ? w_.scale : 1.0f);
         }
         const Pool& pool = pool_of(batch, index);
         const float *k = heads + w_.heads * dim, *v = k + kv_size;
@@ -260,20 +205,6 @@ private:
         uint16_t* values = keys + pool.layer_stride / 2;
         for (int64_t i = 0; i < kv_size; i += kLanes) store(keys + i, load(k + i));
         for (int64_t i = 0; i < kv_size; i += kLanes) store(values + i, load(v + i));
-    }
-
-    // RoPE (Su et al. 2021) of one head, half-split.
-    void rotate(float* head, const float* norm, const float* cos, const float* sin, float scale) const {
-        const int64_t dim = w_.head_dim, half = dim / 2;
-        if (norm) {
-            const float factor = rms_factor(head, dim);
-            for (int64_t i = 0; i < dim; ++i) head[i] = head[i] * factor * norm[i];
-        }
-        for (int64_t i = 0; i < half; ++i) {
-            const float low = head[i], high = head[i + half];
-            head[i] = multiply_add(low, cos[i], high * sin[i]) * scale;
-            head[i + half] = multiply_add(high, cos[i + half], low * sin[i + half]) * scale;
-        }
     }
 
     void attend_all(const Batch& batch, const LayerWeights& layer, int64_t index, std::atomic<int64_t>& counter,
