@@ -55,6 +55,21 @@ class PageWrite(Part, frozen=True):
     pages: list[int]
 
 
+class StateCopies(Part, frozen=True):
+    """Copies of recurrent states for one item, between slots of ``MAMBA_POOL``.
+
+    A runner reads the sources of all items of a plan before it writes to any slot.
+
+    Attributes:
+        load: slot whose state the row continues from; -1 for the state before the first token; None for the state that
+            the row's previous item left in its slot.
+        save: slot that gets a copy of the state after the item's last token; None for no copy.
+    """
+
+    load: int | None = None
+    save: int | None = None
+
+
 class PlanItem(Part, frozen=True):
     """The tokens of one row that a step computes.
 
@@ -73,6 +88,7 @@ class PlanItem(Part, frozen=True):
         prompt_logprobs: known tokens whose log-probabilities the runner must return; None for none.
         more_pages: ``pages`` and ``page_index`` for the other pools; at most one entry per pool.
         embeds: True if the item must return the normalized hidden state of its last token.
+        states: copies of the row's recurrent state; None for none. The row's slot is its only page in ``MAMBA_POOL``.
     """
 
     row: int
@@ -86,6 +102,7 @@ class PlanItem(Part, frozen=True):
     prompt_logprobs: PromptLogprobSpec | None = None
     more_pages: tuple[PageWrite, ...] = ()
     embeds: bool = False
+    states: StateCopies | None = None
 
     @property
     def end(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ebbtide.config import SchedulerConfig
-from ebbtide.messages import PoolInfo, RunnerInfo
+from ebbtide.messages import MAMBA_POOL, PoolInfo, RunnerInfo
 
 from .batching.admitter import Admitter
 from .batching.arrival_order import ArrivalOrder
@@ -41,6 +41,7 @@ from .memory.node import CacheObserver
 from .memory.pool import Pool
 from .memory.prefix_cache import BasePrefixCache
 from .memory.radix_cache import RadixCache
+from .memory.recurrent_state.state_pool import StatePool
 from .memory.session_aware_cache import SessionAwareCache
 from .memory.sliding_window.window_pool import WindowPool
 from .metrics import SchedulerMetrics
@@ -48,7 +49,7 @@ from .outbox import Outbox
 from .phase_recorder import PhaseRecorder
 from .request_memory import Memory
 from .retraction import Retractor
-from .sessions.session import SessionKvStore, SessionLimits
+from .sessions.session import NoSessionKv, SessionKvStore, SessionLimits
 from .sessions.session_controller import SessionController
 from .state import State
 
@@ -142,17 +143,20 @@ def _build_pool(
 ) -> tuple[Pool, SessionKvStore | None]:
     """Build the first pool, and the session slots if streaming sessions are enabled.
 
-    A request can reuse computed tokens only if every pool has their K/V. The prefix cache and the session slots are
-    therefore off if an additional pool is not a ``WindowPool``, because other pools cannot cache prefixes.
+    A request can reuse computed tokens only if every pool has their K/V. The prefix cache is therefore off if an
+    additional pool is of a kind that cannot cache prefixes. With a state pool, sessions use only the prefix cache.
     """
     allocator = PageAllocator(info.num_pages, info.page_size, on_free=extras.on_free.get(info.pools[0].name))
-    parts = [pool for pool in more_pools if isinstance(pool, WindowPool)]
+    windows = [pool for pool in more_pools if isinstance(pool, WindowPool)]
+    parts = [pool for pool in more_pools if isinstance(pool, WindowPool | StatePool)]
     caches_all = len(parts) == len(more_pools)
     has_cache = not config.disable_radix_cache and caches_all
     cache: BasePrefixCache = RadixCache(allocator, extras.observer, parts) if has_cache else NoCache(parts)
     if not (config.enable_streaming_session and caches_all):
         return Pool(allocator, cache), None
-    session_cache = SessionAwareCache(cache, allocator, parts)
+    if len(windows) < len(parts):
+        return Pool(allocator, cache), NoSessionKv()
+    session_cache = SessionAwareCache(cache, allocator, windows)
     return Pool(allocator, session_cache), session_cache
 
 
@@ -164,12 +168,21 @@ def _build_more_pools(config: SchedulerConfig, info: RunnerInfo, extras: Extras)
         if each.name in extras.pools:
             pools.append(extras.pools[each.name](each))
             continue
+        if each.name == MAMBA_POOL:
+            pools.append(_build_state_pool(config, info, each, extras))
+            continue
         chunks = config.chunked_prefill_size * info.max_in_flight
         pool = WindowPool(each, chunks, on_free=extras.on_free.get(each.name))
         if extras.observer is not None:
             pool.spans.store.observer = extras.observer.window(each, number)
         pools.append(pool)
     return pools
+
+
+def _build_state_pool(config: SchedulerConfig, info: RunnerInfo, each: PoolInfo, extras: Extras) -> StatePool:
+    caches_all = all(other.name not in extras.pools for other in info.pools)
+    interval = 0 if config.disable_radix_cache or not caches_all else config.state_checkpoint_interval
+    return StatePool(each, info.page_size, interval, on_free=extras.on_free.get(each.name))
 
 
 def _build_state(
@@ -183,7 +196,8 @@ def _build_state(
     pool, more_pools = pools
     metrics = SchedulerMetrics(PhaseRecorder(outbox) if extras.records_phases else None)
     tier = _build_host_tier(info, metrics, more_pools)
-    memory = Memory(pool, tier, config.max_retractions, more_pools)
+    states = next((pool for pool in more_pools if isinstance(pool, StatePool)), None)
+    memory = Memory(pool, tier, config.max_retractions, more_pools, states)
     audited: list[AuditedPool] = [*memory.pools] if tier is None else [*memory.pools, *tier.pools]
     grammars = Grammars(extras.compiler or NoCompiler(), metrics)
     order: Callable[[], PriorityClass] = ArrivalOrder

@@ -11,6 +11,7 @@ from .lifecycle import ReleaseReason
 from .memory.host_tier import HostTier
 from .memory.kv_pool import FurtherPool, KvPool
 from .memory.pool import Pool
+from .memory.recurrent_state.state_pool import StatePool
 from .request import Phase, Request
 
 
@@ -23,6 +24,7 @@ class Memory:
         host_tier: the host tier; None if it is off.
         max_retractions: number of retractions after which a request is protected; -1 if requests are never protected.
         more_pools: the other pools in which a running request needs pages.
+        states: the pool of recurrent states, which is also one of ``more_pools``; None without one.
         pools: all pools that running requests use, ``pool`` first.
     """
 
@@ -30,6 +32,7 @@ class Memory:
     host_tier: HostTier | None
     max_retractions: int
     more_pools: Sequence[FurtherPool] = ()
+    states: StatePool | None = None
     pools: list[KvPool] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -61,6 +61,12 @@ class SchedulerConfig:
         "if the page accounting is inconsistent: end the process, quarantine the pages (stop using them), or do not "
         "check",
     )
+    state_checkpoint_interval: int = option(
+        256,
+        "models with recurrent layers: output tokens between two states that are kept for the prefix cache",
+        metavar="TOKENS",
+        within="[1, 2147483647]",
+    )
     kv_events: str | None = option(
         None, "address on which to publish prefix cache events, such as tcp://127.0.0.1:5557", metavar="ADDRESS"
     )
@@ -179,7 +185,9 @@ class RunnerConfig:
     sim_script: str | None = option(
         None, "MODEL sim: JSON file of {prompt prefix: output}, or [{contains, output}]", metavar="FILE"
     )
-    sim_pools: str = option("full", "MODEL sim: KV pools, full or full,swa:WINDOW", metavar="POOLS")
+    sim_pools: str = option(
+        "full", "MODEL sim: KV pools, full, and after it swa:WINDOW, mamba:SLOTS or both", metavar="POOLS"
+    )
 
     @property
     def tokens_per_page(self) -> int:

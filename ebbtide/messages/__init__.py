@@ -20,6 +20,7 @@ from .requests import (
 from .sessions import CloseSessionReq, ListSessionsReq, OpenSessionReq, Reply
 from .telemetry import (
     FULL_POOL,
+    MAMBA_POOL,
     SWA_POOL,
     Heartbeat,
     PhaseChange,

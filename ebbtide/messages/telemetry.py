@@ -8,6 +8,7 @@ from .base import Message, Part
 
 FULL_POOL = "full"  # name of the first pool (full attention): the K/V of all layers without a window pool
 SWA_POOL = "swa"  # name of the pool of the layers with a sliding window
+MAMBA_POOL = "mamba"  # name of the pool of the layers with a recurrent state
 
 
 class Resumption(Part, frozen=True):
@@ -103,6 +104,9 @@ class PressureEvent(Message, frozen=True):
 
 class PoolInfo(Part, frozen=True):
     """One pool of KV pages on the device.
+
+    A page of ``MAMBA_POOL`` is a slot for one state: that after some token, whatever the number of tokens before it.
+    Its page size is the context length.
 
     Attributes:
         page_size: number of tokens per page.

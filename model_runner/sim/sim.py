@@ -17,7 +17,7 @@ import numpy as np
 
 from ebbtide.config import RunnerConfig
 from ebbtide.errors import PlanError, StartupError
-from ebbtide.messages import PoolInfo, RunnerInfo, TokenLogprob
+from ebbtide.messages import FULL_POOL, MAMBA_POOL, PoolInfo, RunnerInfo, TokenLogprob
 from ebbtide.plan import ItemFailure, PageCopies, PlanItem, PoolCopies, PromptLogprobSpec, StepPlan, StepResult
 from ebbtide.step_cost import StepCost
 from ebbtide.tokenization.vocabulary import SIM_EOS, SIM_VOCAB_SIZE
@@ -29,6 +29,7 @@ from .sim_layout import further_pools
 from .sim_pool import POISON, TOKEN_BITS, SimPool, Slots, slot_value
 from .sim_sampling import INVALID_LOGITS, NO_TOKEN, SimRow, choose, logprob_of
 from .sim_script import SimScript
+from .sim_states import SimStates
 from .sim_timer import StepTimer
 
 CONTEXT_LENGTH = 32_768
@@ -103,6 +104,12 @@ class SimRunner:
         self._pools = [
             SimPool(pool, number, num_rows=shape.num_rows, context_length=shape.context_length)
             for number, pool in enumerate(pools)
+            if pool.name != MAMBA_POOL
+        ]
+        self._states = [
+            SimStates(pool, number, num_rows=shape.num_rows, max_tokens=shape.context_length)
+            for number, pool in enumerate(pools)
+            if pool.name == MAMBA_POOL
         ]
         self._host: list[Slots] = [
             np.full((num_pages, pool.page_size), POISON, dtype=np.uint64)
@@ -120,14 +127,16 @@ class SimRunner:
         Raises StartupError if the runner does not fit into memory, or if ``sim_pools`` is invalid.
         """
         num_pages = (config.max_total_tokens or POOL_TOKENS) // config.tokens_per_page
-        more_pools = further_pools(config.sim_pools, num_pages, config.tokens_per_page, config.swa_full_tokens_ratio)
+        context_length = config.context_length or CONTEXT_LENGTH
+        first = PoolInfo(num_pages, config.tokens_per_page, FULL_POOL)
+        more_pools = further_pools(config.sim_pools, first, config.swa_full_tokens_ratio, context_length)
         num_host_pages = int(config.kv_offload_gb * (1 << 30) / HOST_TOKEN_BYTES) // config.tokens_per_page
         shape = SimShape(
             num_pages=num_pages,
             page_size=config.tokens_per_page,
             num_rows=config.max_running_requests,
             max_in_flight=1 if config.disable_overlap_schedule else 2,
-            context_length=config.context_length or CONTEXT_LENGTH,
+            context_length=context_length,
             num_host_pages=num_host_pages,
             more_pools=more_pools,
             more_host_pages=tuple(-(-num_host_pages * pool.num_pages // num_pages) for pool in more_pools),
@@ -149,7 +158,8 @@ class SimRunner:
 
     def poison(self, pages: Sequence[int], *, pool: int = 0) -> None:
         """Overwrite freed pages of a pool after the plans submitted so far, so that a later read changes the text."""
-        self._queue.append((self._pools[pool].slots, list(pages)))
+        slots = [*(kv.slots for kv in self._pools), *(states.slots for states in self._states)]
+        self._queue.append((slots[pool], list(pages)))
 
     def poison_host(self, pages: Sequence[int], *, pool: int = 0) -> None:
         """Overwrite freed host pages of a pool after the plans submitted so far."""
@@ -200,6 +210,8 @@ class SimRunner:
         for item, result in zip(items, results, strict=True):
             if item.num_samples:
                 self._row(item).note(max(result.token, 0))  # a step in flight may read this sample
+        for states in self._states:
+            states.commit(items)
         return results
 
     def _item_result(self, item: PlanItem, context: int, num_ids: int) -> SimItemResult:
@@ -238,6 +250,8 @@ class SimRunner:
             self._rows[item.row] = SimRow.of(item.init)
         for pool in self._pools:
             pool.prepare(item)
+        for states in self._states:
+            states.prepare(item)
         if self._rows[item.row] is None:
             raise PlanError(f"row {item.row} has no sampling state")
 
@@ -255,6 +269,12 @@ class SimRunner:
         values = slot_value(np.array(tokens, dtype=np.uint64), where)
         for pool in self._pools:
             pool.write(np.array(rows, dtype=np.int64), where, values)
+        for states in self._states:
+            first = 0
+            for item in items:
+                count = item.end - item.start
+                states.begin(item, values[first : first + count])
+                first += count
 
     def _contexts(self, items: Sequence[PlanItem]) -> list[int]:
         """Return one hash per item over the slots that its last token reads; 0 if it neither samples nor embeds."""
@@ -267,14 +287,18 @@ class SimRunner:
             if self._script and row.script is None and item.num_samples:
                 prompt = self._pools[0].read(item.row, 0, row.prompt_len)
                 row.script = self._script.output_for((prompt & np.uint64((1 << TOKEN_BITS) - 1)).tolist())
-            contexts.append(sum(pool.context(item.row, item.end) for pool in self._pools) & MAX_CONTEXT)
+            context = sum(pool.context(item.row, item.end) for pool in self._pools)
+            contexts.append((context + sum(states.context(item.row) for states in self._states)) & MAX_CONTEXT)
         return contexts
 
     def _prompt_logprobs(self, item: PlanItem, spec: PromptLogprobSpec) -> list[TokenLogprob]:
         """Return the log-probability of each target token given the preceding tokens."""
         first = item.start + spec.first
         end = min(first + len(spec.targets), item.end)
-        contexts = np.stack([pool.contexts(item.row, first, end) for pool in self._pools])
+        contexts = np.stack(
+            [pool.contexts(item.row, first, end) for pool in self._pools]
+            + [states.contexts(item.row, first - item.start, end - item.start) for states in self._states]
+        )
         wanted: list[int] = np.add.reduce(contexts).tolist()
         return [logprob_of(*pair, spec.num_top) for pair in zip(wanted, spec.targets, strict=True)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ebbtide.errors import InvariantViolation
-from ebbtide.plan import PageWrite, PlanItem, RowInit
+from ebbtide.plan import PageWrite, PlanItem, RowInit, StateCopies
 
 from ..grammar.grammar_state import Grammars
 from ..metrics import SchedulerMetrics
@@ -51,6 +51,8 @@ class PlanItems:
         if req.computed >= len(req.known):
             raise InvariantViolation(f"{req.tag} has K/V for {req.computed} tokens but only {len(req.known)} tokens")
         end = min(len(req.known), req.computed + budget)
+        if self._memory.states is not None:
+            end = self._memory.states.chunk_end(req, end)
         end = self._memory.allocate_up_to(req, end)
         if end <= req.computed:
             return None
@@ -85,6 +87,15 @@ class PlanItems:
         req.sent_elsewhere = min((pages.first + len(pages.pages)) * size for pages, size in held)
         return tuple(PageWrite(number, index, pages) for number, index, pages in unsent if pages)
 
+    def _state_copies(self, req: Request, end: int, init: RowInit | None, num_samples: int) -> StateCopies | None:
+        """Return the copies of the recurrent state for the item whose last token is the one before ``end``."""
+        states = self._memory.states
+        if states is None:
+            return None
+        load = None if init is None else states.source(req)
+        save = states.save(req, end) if num_samples <= 1 else None
+        return None if load is None and save is None else StateCopies(load, save)
+
     def _item(self, req: Request, tokens: list[int] | None, count: int, num_samples: int) -> PlanItem:
         assert req.row is not None
         pages: list[int] = []
@@ -109,7 +120,10 @@ class PlanItems:
         has_unsent = self._more_pools and req.computed + max(count, num_samples) > req.sent_elsewhere
         more = self._writes_elsewhere(req) if has_unsent else ()
         embeds = req.sampling.embedding and req.computed + count == req.prompt_len
-        item = PlanItem(req.row, req.computed, tokens, pages, page_index, num_samples, init, mask, wanted, more, embeds)
+        states = self._state_copies(req, req.computed + count, init, num_samples)
+        item = PlanItem(
+            req.row, req.computed, tokens, pages, page_index, num_samples, init, mask, wanted, more, embeds, states
+        )
         req.computed += count
         req.steps_in_flight += 1
         req.samples_in_flight += num_samples > 0

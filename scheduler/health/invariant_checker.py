@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ebbtide.errors import InvariantViolation
+from ebbtide.messages import MAMBA_POOL
 from ebbtide.plan import PlanItem
 
 from ..lifecycle import Lifecycle
@@ -134,7 +135,8 @@ class InvariantChecker:
             if pool not in self._more_pools:
                 self._check_full_pool(pool)
         for further in self._more_pools:
-            self._check_swa_pool(further)
+            check = self._check_mamba_pool if further.name == MAMBA_POOL else self._check_swa_pool
+            check(further)
 
     def _check_pool_invariant(self, pool: AuditedPool) -> None:
         """Check that the terms add up to the total, and that the term ``uncached`` equals the number of private pages
@@ -171,6 +173,15 @@ class InvariantChecker:
         """Check that exactly one owner lists each page, that every request has exactly the pages of its window, and
         that the counters and locks of cached pages are correct.
         """
+        self._check_further_pool(pool, "pages")
+
+    def _check_mamba_pool(self, pool: FurtherPool) -> None:
+        """Check that exactly one owner lists each state slot, and that every checkpoint belongs to a node of the
+        prefix tree.
+        """
+        self._check_further_pool(pool, "slots")
+
+    def _check_further_pool(self, pool: FurtherPool, unit: str) -> None:
         errors = pool.find_ownership_errors(self._lifecycle.running)
         if errors:
             leaked = [error.page for error in errors if not error.listed_by]
@@ -178,8 +189,8 @@ class InvariantChecker:
             raise InvariantViolation(
                 _of(
                     pool,
-                    f"leaked pages (expected - free - tree - running): {leaked or 'none'}, pages with several owners: "
-                    f"{shared or 'none'}; {describe(errors, pool.ledger)}",
+                    f"leaked {unit} (expected - free - tree - running): {leaked or 'none'}, {unit} with several "
+                    f"owners: {shared or 'none'}; {describe(errors, pool.ledger)}",
                 )
             )
         faults = pool.validate(self._lifecycle.running)

@@ -82,6 +82,10 @@ class RadixCache:
 
         The walk begins after the shared pages, so the cost depends only on the number of new pages.
         """
+        for end in self._parts.node_ends(req, num_pages):
+            self._publish(req, end)
+
+    def _publish(self, req: CachedRequest, num_pages: int) -> None:
         node = req.node
         assert isinstance(node, Node)
         while req.num_shared < num_pages:

@@ -33,6 +33,11 @@ class TreePart(Protocol):
     def attached(self, req: CachedRequest, end: PathElement) -> None:
         """Share this pool's memory of the prefix with ``req``, and lock it. end: the last element of the prefix."""
 
+    def node_ends(self, req: CachedRequest, num_pages: int) -> Sequence[int]:
+        """Returns the page indexes, at most ``num_pages`` and ascending, at which nodes of the request's prefix must
+        end.
+        """
+
     def published(self, req: CachedRequest, node: Node, start: int) -> None:
         """Move the request's memory to ``node`` and lock it. start: page index of the node's first page."""
 
@@ -110,6 +115,11 @@ class TreeParts:
         """See ``TreePart``."""
         for part in self._parts:
             part.attached(req, end)
+
+    def node_ends(self, req: CachedRequest, num_pages: int) -> list[int]:
+        """See ``TreePart``. Includes ``num_pages``."""
+        ends = {end for part in self._parts for end in part.node_ends(req, num_pages)}
+        return sorted({*ends, num_pages})
 
     def published(self, req: CachedRequest, node: Node, start: int) -> None:
         """See ``TreePart``."""

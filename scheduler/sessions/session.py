@@ -33,6 +33,26 @@ class SessionKvStore(Protocol):
     def held_pages(self, session: str) -> dict[str, int]: ...
 
 
+class NoSessionKv:
+    """A ``SessionKvStore`` that stores nothing: the turns of streaming sessions use the prefix cache only."""
+
+    def begin_turn(self, session: str, rid: str) -> None:
+        """Do nothing."""
+
+    def end_turn(self, rid: str) -> None:
+        """Do nothing."""
+
+    def close(self, session: str) -> None:
+        """Do nothing."""
+
+    def truncate(self, session: str, num_tokens: int) -> None:
+        """Do nothing."""
+
+    def held_pages(self, session: str) -> dict[str, int]:
+        """Return {}: a session holds no pages."""
+        return {}
+
+
 @dataclass(slots=True, eq=False)
 class CommittedTurn:
     """One committed turn of a plain session."""

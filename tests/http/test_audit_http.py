@@ -18,18 +18,19 @@ GREEDY = {"temperature": 0, "ignore_eos": True}
 
 
 @pytest.mark.parametrize(
-    ("page_size", "rounds", "num_requests"),
+    ("page_size", "pools", "rounds", "num_requests"),
     [
-        (1, 1, 64),
-        (16, 1, 64),
-        pytest.param(1, 20, 256, marks=pytest.mark.soak),
-        pytest.param(16, 20, 256, marks=pytest.mark.soak),
+        (1, "full", 1, 64),
+        (16, "full,swa:64,mamba:24", 1, 64),
+        pytest.param(1, "full,mamba:40", 20, 256, marks=pytest.mark.soak),
+        pytest.param(16, "full", 20, 256, marks=pytest.mark.soak),
     ],
 )
 def test_every_page_is_returned_after_a_mixed_load(
-    page_size: int, rounds: int, num_requests: int, start_daemon: Any
+    page_size: int, pools: str, rounds: int, num_requests: int, start_daemon: Any
 ) -> None:
     flags = ("--page-size", str(page_size), "--chunked-prefill-size", "37", "--test-retract-interval", "11")
+    flags += ("--sim-pools", pools)
     with contextlib.closing(Api(start_daemon(*SMALL, *flags).url)) as api:
         generator = random.Random(page_size)
 

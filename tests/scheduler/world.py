@@ -10,6 +10,7 @@ from ebbtide.config import SchedulerConfig
 from ebbtide.errors import GrammarError, PlanError
 from ebbtide.grammar import Guidance, grammar_of
 from ebbtide.messages import (
+    MAMBA_POOL,
     AbortReq,
     GenerateReq,
     PhaseChange,
@@ -112,6 +113,8 @@ class Shape:
     session_timeout: float = 1e9
     max_per_owner: int | None = None
     second: PoolInfo | None = None  # a second pool
+    state_slots: int = 0  # slots of a pool of recurrent states; 0 for none
+    save_every: int = 8  # output tokens between two states that are kept
     confines_faults: bool = False  # if True, exceptions end requests, as in the daemon; otherwise they are raised
 
 
@@ -147,7 +150,7 @@ class World:
             shape.context_length,
             shape.overlap,
             shape.host_pages,
-            () if shape.second is None else (shape.second,),
+            _further_pools(shape),
             () if shape.second is None else (_host_pages_of_second(shape),),
         )
         self.runner = SimRunner(sim) if shape.max_samples == 1 else MultiTokenRunner(sim, shape.max_samples)
@@ -167,6 +170,7 @@ class World:
             max_sessions=shape.max_sessions,
             session_timeout=shape.session_timeout,
             max_sessions_per_key=shape.max_per_owner,
+            state_checkpoint_interval=shape.save_every,
         )
         extras = Extras(
             compiler=compiler or Compiler(),
@@ -309,6 +313,12 @@ class World:
             outcome.ends += 1
             outcome.pressure = item.pressure
             outcome.embedding = item.embedding
+
+
+def _further_pools(shape: Shape) -> tuple[PoolInfo, ...]:
+    pools = () if shape.second is None else (shape.second,)
+    states = PoolInfo(shape.state_slots, shape.context_length, MAMBA_POOL)
+    return (*pools, states) if shape.state_slots else pools
 
 
 def _host_pages_of_second(shape: Shape) -> int:

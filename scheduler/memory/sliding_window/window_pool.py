@@ -156,6 +156,10 @@ class WindowPool:
         self.held[req.rid] = WindowPages(first, pages, num_pages, first, end)
         self.spans.lock(end, first, num_pages)
 
+    def node_ends(self, req: CachedRequest, num_pages: int) -> tuple[int, ...]:
+        """See ``TreePart``. A node can have the pages of any part of its tokens."""
+        return ()
+
     def published(self, req: CachedRequest, node: Node, start: int) -> None:
         """See ``TreePart``. A node that lies entirely behind the window gets no pages."""
         held = self.held[req.rid]

@@ -399,7 +399,15 @@ def test_a_layout_gives_the_window_pool_its_share_of_the_pages() -> None:
     assert small.info.pools[1].num_pages == 11
 
 
-@pytest.mark.parametrize("layout", ["", "swa:64", "full,full", "full,swa", "full,swa:0", "full,swa:-1", "full,swa:6,x"])
+def test_a_layout_gives_the_state_pool_its_slots() -> None:
+    config = RunnerConfig(page_size=4, max_total_tokens=400, context_length=64, sim_pools="full,swa:20,mamba:8")
+    assert SimRunner.from_config(config).info.pools[2] == PoolInfo(8, 64, "mamba")
+
+
+INVALID = ["", "swa:64", "full,full", "full,swa", "full,swa:0", "full,swa:-1", "full,swa:6,x", "full,mamba:8,swa:6"]
+
+
+@pytest.mark.parametrize("layout", [*INVALID, "full,mamba:", "full,mamba:0"])
 def test_an_invalid_layout_is_refused(layout: str) -> None:
     with pytest.raises(StartupError, match="--sim-pools"):
         SimRunner.from_config(RunnerConfig(page_size=4, max_total_tokens=128, context_length=64, sim_pools=layout))

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from .. import test_second_pool as _hand_made_in_the_second_pool  # noqa: F401 (fills HAND_MADE)
 from ..health.test_recovery import CAUGHT_BEFORE_THE_FORWARD, CAUGHT_SOMEHOW
+from ..memory import test_state_pool as _hand_made_in_the_state_pool  # noqa: F401 (fills HAND_MADE)
 from ..memory import test_window_pool as _hand_made_in_the_window_pool  # noqa: F401 (fills HAND_MADE)
 from ..sessions import test_session_windows as _hand_made_in_sessions  # noqa: F401 (fills HAND_MADE)
 from .accounting_bugs import ACCOUNTING
 from .test_mutations import OTHERS
 from .test_second_pool_mutations import BY_ACCOUNTING, SECOND_POOL_BUGS
 from .test_session_mutations import SESSION_BUGS
+from .test_state_mutations import STATE_BUGS
 from .test_window_mutations import WINDOW_BUGS
 from .test_window_session_mutations import HOST_WINDOW_BUGS, SESSION_WINDOW_BUGS
 from .witnesses import HAND_MADE, Bug, Witness
@@ -26,6 +28,7 @@ TABLES = {
     "others": OTHERS,
     "second-pool": SECOND_POOL_BUGS,
     "window-pool": WINDOW_BUGS,
+    "state-pool": STATE_BUGS,
     "sessions": SESSION_BUGS,
     "window-slots": SESSION_WINDOW_BUGS | HOST_WINDOW_BUGS,
 }

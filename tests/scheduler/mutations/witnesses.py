@@ -50,6 +50,7 @@ CHECKS = {
     "self_check_during_busy": Witness.SWEEP,
     "_check_full_pool": Witness.LEDGER_AUDIT,
     "_check_swa_pool": Witness.LEDGER_AUDIT,
+    "_check_mamba_pool": Witness.LEDGER_AUDIT,
     "_path": Witness.WINDOW,
     "relock": Witness.WINDOW,
     "move": Witness.LEDGER_MOVE,

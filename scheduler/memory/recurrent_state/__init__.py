@@ -1,0 +1,1 @@
+"""The pool of the layers with a recurrent state."""
