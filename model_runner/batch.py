@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from .kv.state_memory import BatchStates
+
 
 @dataclass(frozen=True, slots=True)
 class PoolPlaces:
@@ -42,6 +44,7 @@ class ForwardBatch:
         starts: the position of each item's first token.
         query_lens: the number of tokens of each item.
         more_pools: ``slots`` and ``page_table`` for the other pools of ``RunnerInfo.pools``, in order.
+        states: the recurrent states; None for a model without them.
         embeds: True if ``Model.hidden`` will be called.
         any_rows: True for the batch of a captured decode graph, whose tensors get other values later. ``rows`` is then
             meaningless, and ``starts`` are upper bounds.
@@ -60,6 +63,7 @@ class ForwardBatch:
     query_lens: list[int]
     num_decodes: int
     more_pools: list[PoolPlaces] = field(default_factory=list)
+    states: BatchStates | None = None
     embeds: bool = False
     any_rows: bool = False
 

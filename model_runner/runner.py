@@ -36,6 +36,7 @@ from .kv.host_pages import HostTierPages
 from .kv.memory import free_memory
 from .kv.page_copies import moves_by_pool
 from .kv.page_table import PageTable, stage_tokens
+from .kv.state_memory import StateMemory
 from .models import check_architecture, has_compiled_code, load_model
 from .models.model import Model
 from .pending import PendingItems, PendingStep
@@ -56,14 +57,23 @@ class ModelRunner:
     """Runs one model on one device. Plans are computed in the order of submission."""
 
     def __init__(
-        self, model: Model, attention: AttentionBackend, tables: Sequence[PageTable], info: RunnerInfo
+        self,
+        model: Model,
+        attention: AttentionBackend,
+        tables: Sequence[PageTable],
+        info: RunnerInfo,
+        states: StateMemory | None = None,
     ) -> None:
-        """tables: one page table per pool of ``info``."""
+        """
+        tables: one page table per KV pool of ``info``.
+        states: the memory of the pool that follows them; None if there is no such pool.
+        """
         self.info = info
         self._host: HostTierPages | None = None
         self._model = model
         self._attention = attention
         self._tables = tables
+        self._states = states
         device = tables[0].tensor.device
         self._sampling = sampling_functions(device)
         self._sampler = Sampler(info.num_rows, info.vocab_size, info.eos_token_ids, self._sampling.draw)
@@ -120,7 +130,7 @@ class ModelRunner:
         info = RunnerInfo(
             context_length=context_length,
             vocab_size=model.vocab_size,
-            pools=pools.infos,
+            pools=pools.all_infos(context_length),
             num_rows=config.max_running_requests,
             eos_token_ids=checkpoint.eos_ids_of(model.vocab_size),
             pool_bytes=pools.num_bytes * config.tp,
@@ -130,7 +140,7 @@ class ModelRunner:
             max_in_flight=1 if device.type == "cpu" or config.disable_overlap_schedule else 2,
             deterministic=model.is_deterministic,
         )
-        runner = cls(model, build_attention(module, pools.kv), pools.page_tables(info, device), info)
+        runner = cls(model, build_attention(module, pools.kv), pools.page_tables(info, device), info, pools.states)
         with memory.part("the decode graphs"):
             runner._capture(graphs.sizes, capture, progress)
         log_choices(config, info, graphs)
@@ -213,7 +223,8 @@ class ModelRunner:
         logprob_specs = _logprob_specs(items)
         targets = stage_targets(logprob_specs, self.info.vocab_size) if logprob_specs else None
         tokens = stage_tokens(items, self.info.vocab_size)
-        return StepInputs(pages, tokens, rows, self._sampler.stage(specs, num_ids), targets)
+        states = None if self._states is None else self._states.stage(items, len(self._tables))
+        return StepInputs(pages, tokens, rows, self._sampler.stage(specs, num_ids), targets, states)
 
     def _compute(self, items: list[PlanItem], *, num_ids: int) -> PendingItems:
         """Run one forward pass and sample. After an exception, the call can be repeated with some of the items."""
@@ -228,6 +239,8 @@ class ModelRunner:
             self._sampler.start_row(row)
         num_embeddings = sum(item.embeds for item in items)
         batch = inputs.tokens.batch(self._tables, self._last_tokens)
+        if self._states is not None and inputs.states is not None:
+            batch = replace(batch, states=self._states.batch(inputs.states))
         self._attention.plan(batch)
         states = self._model.forward(batch, self._attention)  # see ``ForwardBatch.wanted``
         num_samples = len(inputs.sampling.rows)
@@ -246,6 +259,8 @@ class ModelRunner:
             )
         logprobs = None if sampled.logprobs is None else PendingLogprobs(sampled.logprobs)
         result = PendingItems(DeviceToHostCopy(sampled.tokens), logprobs, prompt_logprobs, embeddings)
+        if self._states is not None and batch.states is not None:
+            self._states.commit(batch.states)
         self._note(items, inputs.sampling, sampled.tokens)
         return result
 

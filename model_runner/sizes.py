@@ -9,7 +9,7 @@ import torch
 
 from ebbtide.config import RunnerConfig
 from ebbtide.errors import StartupError
-from ebbtide.messages import PoolInfo, RunnerInfo
+from ebbtide.messages import MAMBA_POOL, PoolInfo, RunnerInfo
 
 from .checkpoint.weights import Checkpoint
 from .context import longest_context
@@ -18,6 +18,7 @@ from .kv.kv_pool import KVPool
 from .kv.layer_groups import group_layers, one_pool_reason
 from .kv.memory import PoolBudget, pool_limit
 from .kv.page_table import PageTable
+from .kv.state_memory import StateMemory
 from .models.model import Model
 from .tensor_parallel.group import Group
 
@@ -57,15 +58,21 @@ class PoolRequest:
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """The KV pools, in the order of ``RunnerInfo.pools``. infos: their sizes without padding pages."""
+    """The KV pools, in the order of ``RunnerInfo.pools``, which the pool of recurrent states follows.
+
+    Attributes:
+        infos: their sizes without padding pages.
+        states: the recurrent states; None for a model without them.
+    """
 
     infos: tuple[PoolInfo, ...]
     kv: tuple[KVPool, ...]
+    states: StateMemory | None = None
 
     @property
     def num_bytes(self) -> int:
         """Size of all pools in bytes."""
-        return sum(pool.num_bytes for pool in self.kv)
+        return sum(pool.num_bytes for pool in self.kv) + (0 if self.states is None else self.states.data.nbytes)
 
     def host_page_counts(self, kv_offload_gb: float, free_bytes: int) -> tuple[int, ...]:
         """Return the number of host pages for each pool, in the proportion of the pools; () without a host tier.
@@ -77,8 +84,14 @@ class Pools:
         count = num_host_pages(kv_offload_gb, -(-sum(sizes) // first), free_bytes)
         return tuple(-(-count * info.num_pages // first) for info in self.infos) if count else ()
 
+    def all_infos(self, context_length: int) -> tuple[PoolInfo, ...]:
+        """Return ``RunnerInfo.pools``."""
+        if self.states is None:
+            return self.infos
+        return (*self.infos, PoolInfo(self.states.num_slots, context_length, MAMBA_POOL))
+
     def page_tables(self, info: RunnerInfo, device: torch.device) -> list[PageTable]:
-        """Allocate one page table per pool."""
+        """Allocate one page table per KV pool."""
         return [
             PageTable(info.num_rows, info.context_length, pool, device=device, number=number)
             for number, pool in enumerate(self.infos)
@@ -94,8 +107,9 @@ def build_pools(model: Model, config: RunnerConfig, wanted: PoolRequest) -> Pool
     if sentence:
         log.info("%s", sentence)
     layer_token_bytes = shape.token_bytes(dtype) // shape.num_layers
+    states = _build_states(model, config, wanted)
     budget = PoolBudget(
-        free_bytes=wanted.free_bytes,
+        free_bytes=wanted.free_bytes - (0 if states is None else states.data.nbytes),
         weight_bytes=model.weight_bytes,
         fraction=config.mem_fraction_static,
         size_of=lambda num_pages: groups.num_bytes(num_pages, page_size, layer_token_bytes),
@@ -112,4 +126,19 @@ def build_pools(model: Model, config: RunnerConfig, wanted: PoolRequest) -> Pool
         KVPool(shape, count, page_size, dtype=dtype, device=wanted.device, layers=layers)
         for count, layers in zip(counts, groups.layers, strict=True)
     ]
-    return Pools(infos, tuple(pools))
+    return Pools(infos, tuple(pools), states)
+
+
+def _build_states(model: Model, config: RunnerConfig, wanted: PoolRequest) -> StateMemory | None:
+    """Allocate the slots of recurrent states. Returns None for a model without them."""
+    shape = model.state_shape
+    if shape is None:
+        return None
+    num_slots = config.max_states or 2 * config.max_running_requests
+    log.info(
+        "%d layers have a recurrent state: %d states of %.1f KiB per request (--max-states)",
+        shape.num_layers,
+        num_slots,
+        shape.num_bytes(wanted.dtype) / 1024,
+    )
+    return StateMemory(shape, num_slots, config.max_running_requests, dtype=wanted.dtype, device=wanted.device)

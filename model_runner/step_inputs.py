@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from .kv.page_table import PageWrites, TokenInputs
+from .kv.state_memory import StateInputs
 from .sampling.row_state import RowInputs
 from .sampling.sampler import SamplingInputs
 
@@ -22,6 +23,7 @@ class StepInputs:
         sampling: the sampling inputs of the items that sample.
         targets: int64 [P], the prompt tokens whose log-probabilities are requested, in item order; None if there are
             none.
+        states: the slots of the recurrent states; None for a model without them.
     """
 
     pages: list[PageWrites]
@@ -29,3 +31,4 @@ class StepInputs:
     rows: list[RowInputs]
     sampling: SamplingInputs
     targets: Tensor | None
+    states: StateInputs | None = None

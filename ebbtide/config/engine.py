@@ -172,6 +172,13 @@ class RunnerConfig:
     disable_hybrid_swa_memory: bool = option(
         False, "layers with a sliding window keep the KV of all tokens, in one pool with the other layers"
     )
+    max_states: int | None = option(
+        None,
+        "models with recurrent layers: states in memory, of running requests and in the prefix cache (default: twice "
+        "--max-running-requests)",
+        metavar="N",
+        within="[1, 2147483647]",
+    )
     sim_step_ms: float = option(0.0, "MODEL sim: milliseconds per step", metavar="MS", within="[0, 31536000]")
     sim_decode_row_us: float = option(
         0.0, "MODEL sim: microseconds added to a step per decoding row", metavar="US", within="[0, 1000000000]"

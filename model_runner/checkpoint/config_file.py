@@ -45,10 +45,12 @@ SIZES = {
     "vocab_size",
     "head_dim",
     "max_position_embeddings",
+    "conv_L_cache",
+    "block_multiple_of",
 }
 WINDOW = "sliding_window"
 EPSILONS = {"rms_norm_eps", "norm_eps", "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon", "norm_epsilon"}
-# Further numbers by which transformers divides, or which it raises to a negative power.
+# Further numbers by which transformers divides, which it raises to a negative power, or which yield a size.
 DIVISORS = {
     "final_logit_softcapping",
     "attn_logit_softcapping",
@@ -58,6 +60,7 @@ DIVISORS = {
     "rotary_emb_base",
     "rotary_pct",
     "partial_rotary_factor",
+    "block_ffn_dim_multiplier",
 }
 SIMPLE_TYPES = {"int": int, "float": float, "bool": bool, "str": str, "None": NoneType}
 UNREAD = {"initializer_range"}  # used in training only

@@ -28,6 +28,7 @@ NATIVE: dict[str, str] = {
     "Qwen3ForCausalLM": "llama",
     "Gemma2ForCausalLM": "gemma",
     "Gemma3ForCausalLM": "gemma",
+    "Lfm2ForCausalLM": "lfm2",
 }
 FALLBACK = "transformers_backed"
 # Module → the module with compiled bfloat16 code for the CPU, which is used with the attention backend "cpu".

@@ -79,6 +79,8 @@ class GemmaLayer:
 class GemmaModel:
     """A Gemma model with its weights on the device."""
 
+    state_shape = None  # no recurrent layers
+
     def __init__(
         self, config: GemmaConfig, rotaries: dict[str | None, Rotary], *, dtype: torch.dtype, device: torch.device
     ) -> None:

@@ -27,6 +27,8 @@ from .stored_targets import EMBEDDING, HEAD, check_stored, has_own_head, stored_
 class LlamaModel:
     """A model of the Llama family with its weights on the device."""
 
+    state_shape = None  # no recurrent layers
+
     def __init__(
         self,
         config: LlamaConfig,

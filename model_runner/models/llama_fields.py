@@ -44,6 +44,10 @@ READ_BY = {
     "qwen2": WINDOWS,
     "qwen3": WINDOWS | {"attention_bias"},
     "gemma2": WINDOWS | GEMMA | {"attn_logit_softcapping"},
+    "lfm2": {
+        *("norm_eps", "layer_types", "full_attn_idxs", "conv_L_cache", "conv_bias", "block_auto_adjust_ff_dim"),
+        *("block_ffn_dim_multiplier", "block_multiple_of", "block_ff_dim", "tie_embedding"),
+    },
     "gemma3_text": WINDOWS | GEMMA | {"attn_logit_softcapping", "rope_local_base_freq", "_sliding_window_pattern"},
 }
 # Model types whose rotary parameters may be nested, one set per layer type.

@@ -63,6 +63,8 @@ def load(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, qu
 class NativeLlama:
     """A model of the Llama family whose weights are packed for the compiled code."""
 
+    state_shape = None  # no recurrent layers
+
     def __init__(
         self,
         config: LlamaConfig,

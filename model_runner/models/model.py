@@ -14,6 +14,7 @@ from ..attention import AttentionBackend
 from ..batch import ForwardBatch
 from ..checkpoint.weights import Checkpoint
 from ..kv.kv_pool import KVShape
+from ..kv.state_memory import StateShape
 from ..tensor_parallel.group import Group
 
 # "auto": quantized GGUF weights stay quantized. "none": all weights are dequantized. "int8": as "auto", and the other
@@ -27,6 +28,10 @@ class Model(Protocol):
     @property
     def kv_shape(self) -> KVShape:
         """The shape of one token's K/V over all layers."""
+
+    @property
+    def state_shape(self) -> StateShape | None:
+        """The shape of one request's recurrent state; None for a model without recurrent layers."""
 
     @property
     def windows(self) -> Sequence[int | None]:

@@ -16,9 +16,9 @@ from ..model_runner.reference import greedy, load_reference
 
 PROMPT = [17, 300, 45, 9, 120, 77, 451, 33, 260, 5, 88] * 5  # longer than the sliding window
 NUM_TOKENS = 24
-# Native code with one pool, and with a pool for the sliding window; transformers with a pool for the window.
-IN_EVERY_RUN = {"gemma3", "gpt_oss"}
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "gpt_neox", "gpt_oss")
+# Native code with a pool for the sliding window and with one for recurrent states; transformers with a window.
+IN_EVERY_RUN = {"gemma3", "gpt_oss", "lfm2"}
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "gpt_neox", "gpt_oss", "lfm2")
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ebbtide.config import RunnerConfig
-from ebbtide.messages import SamplingParams, TokenLogprob
+from ebbtide.messages import MAMBA_POOL, SamplingParams, TokenLogprob
 from ebbtide.model_runner.graphs import Capture
 from ebbtide.model_runner.runner import ModelRunner
 from ebbtide.paging import pages_for
-from ebbtide.plan import PageWrite, PlanItem, RowInit, Runner, StepPlan
+from ebbtide.plan import PageWrite, PlanItem, RowInit, Runner, StateCopies, StepPlan
 from ebbtide.progress import no_progress
 from ebbtide.tokenization.model_files import ModelFiles
 
@@ -43,6 +43,7 @@ class Driver:
         self._own_samples = own_samples
         # Descending, so that consecutive pages of a sequence are not consecutive in the pool.
         self._free = [deque(range(pool.num_pages - 1, -1, -1)) for pool in runner.info.pools]
+        self._has_states = runner.info.pools[-1].name == MAMBA_POOL
         self._number = 0
 
     def generate(
@@ -96,21 +97,27 @@ class Driver:
         tokens = one.prompt[one.computed : one.computed + budget]
         index, pages, more = self._grow(one, len(tokens))
         init = None if one.started else RowInit(one.sampling, len(one.prompt), one.prompt)
+        states = StateCopies(load=-1) if init is not None and self._has_states else None
         start = one.computed
         one.started = True
         one.computed += len(tokens)
         samples = one.computed == len(one.prompt)
-        return PlanItem(one.row, start, tokens, pages, index, samples, init, more_pages=more)
+        return PlanItem(one.row, start, tokens, pages, index, samples, init, more_pages=more, states=states)
 
     def _grow(self, one: Generation, count: int) -> tuple[int, list[int], tuple[PageWrite, ...]]:
         """The page index and the new pages of the first pool, and those of the others. No page is ever freed."""
         one.pages = one.pages or [[] for _ in self._free]
         index = len(one.pages[0])
         number = pages_for(one.computed + count, self.runner.info.page_size) - index
-        new = [[free.popleft() for _ in range(number)] for free in self._free]
+        counts = [number] * len(self._free)
+        if self._has_states:
+            counts[-1] = 1 - len(one.pages[-1])  # one slot, whatever the length
+        new = [[free.popleft() for _ in range(count)] for free, count in zip(self._free, counts, strict=True)]
         for held, pages in zip(one.pages, new, strict=True):
             held += pages
         more = [PageWrite(pool, index, pages) for pool, pages in enumerate(new[1:], 1) if pages]
+        if more and self._has_states and more[-1].pool == len(new) - 1:
+            more[-1] = PageWrite(len(new) - 1, 0, new[-1])
         return index, new[0], tuple(more)
 
 

@@ -139,6 +139,7 @@ NATIVE = {
         embedding_scale=0.25,
         gguf="gemma3",
     ),
+    "lfm2": Family("Lfm2", {"layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 32}),
 }
 BACKED = {
     "phi3": Family("Phi3", {"sliding_window": None}, gguf="phi3"),

@@ -21,7 +21,7 @@ class PoisonedLoad:
     """A new scheduler for a runner. The accounting is checked after every step.
 
     Attributes:
-        tokens, logprobs: the outputs by request id.
+        tokens, logprobs, prompt_logprobs: the outputs by request id.
         num_freed: pool → number of pages that became free before a plan.
     """
 
@@ -32,11 +32,15 @@ class PoisonedLoad:
         on_free = {name: pages.update for name, pages in self._freed.items()}
         self._scheduler = build_scheduler(config, runner.info, Extras(on_free=on_free))
         attention: Any = runner._attention
-        self._pools = dict(zip(names, attention.pools, strict=True))
+        self._pools = dict(zip(names, attention.pools, strict=False))
         for pool in self._pools.values():
             pool.data.fill_(torch.nan)
+        self._states = runner._states
+        if self._states is not None:
+            self._states.data[:, :-1] = torch.nan
         self.tokens: defaultdict[str, list[int]] = defaultdict(list)
         self.logprobs: defaultdict[str, list[Any]] = defaultdict(list)
+        self.prompt_logprobs: defaultdict[str, list[Any]] = defaultdict(list)
         self.num_cached = 0
         self.num_freed: Counter[str] = Counter()
 
@@ -65,6 +69,7 @@ class PoisonedLoad:
             for item in scheduler.take_output().items:
                 self.tokens[item.rid] += item.tokens
                 self.logprobs[item.rid] += item.logprobs or []
+                self.prompt_logprobs[item.rid] += item.prompt.logprobs if item.prompt is not None else []
                 self.num_cached += item.start.cached_tokens if item.start else 0
             scheduler.self_check_during_busy()
         scheduler.on_idle()
@@ -74,12 +79,22 @@ class PoisonedLoad:
         copies = plan.copies or PageCopies()
         kept = {0: copies.to_host[::2]} | {part.pool: part.to_host[::2] for part in copies.more_pools}
         for number, (name, pages) in enumerate(self._freed.items()):
-            pool = self._pools[name]
             self.num_freed[name] += len(pages)
+            if name not in self._pools:
+                self._poison_states(plan, pages)
+                continue
+            pool = self._pools[name]
             gone = torch.tensor(sorted(pages.difference(kept.get(number, []))), dtype=torch.int64)
             slots = gone[:, None] * pool.page_size + torch.arange(pool.page_size)
             pool.data[:, :, slots.flatten()] = torch.nan
             pages.clear()
+
+    def _poison_states(self, plan: StepPlan, slots: set[int]) -> None:
+        """Overwrite the freed slots, except those from which ``plan`` still takes a state."""
+        assert self._states is not None
+        sources = {item.states.load for item in plan.items if item.states is not None}
+        self._states.data[:, sorted(slots - sources)] = torch.nan
+        slots.clear()
 
 
 def serve(
