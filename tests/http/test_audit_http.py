@@ -30,8 +30,7 @@ def test_every_page_is_returned_after_a_mixed_load(
     page_size: int, pools: str, rounds: int, num_requests: int, start_daemon: Any
 ) -> None:
     flags = ("--page-size", str(page_size), "--chunked-prefill-size", "37", "--test-retract-interval", "11")
-    flags += ("--sim-pools", pools)
-    with contextlib.closing(Api(start_daemon(*SMALL, *flags).url)) as api:
+    with contextlib.closing(Api(start_daemon(*SMALL, *flags, "--sim-pools", pools).url)) as api:
         generator = random.Random(page_size)
 
         def ask(number: int) -> None:
