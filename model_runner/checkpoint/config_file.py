@@ -63,7 +63,7 @@ DIVISORS = {
     "block_ffn_dim_multiplier",
 }
 SIMPLE_TYPES = {"int": int, "float": float, "bool": bool, "str": str, "None": NoneType}
-UNREAD = {"initializer_range"}  # used in training only
+MAY_BE_INFINITE = {"initializer_range", "time_step_limit"}  # used in training only; checked by its model
 MAX_SIZE = 2**31 - 1
 DTYPE_FIELDS = ("dtype", "torch_dtype")
 DTYPE_NAMES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32"}
@@ -240,7 +240,7 @@ def _check_numbers(name: str, values: object, path: Path) -> None:
 
 def _check_finite(name: str, value: object, path: Path) -> None:
     for number in value if isinstance(value, list) else [value]:
-        if isinstance(number, float) and not isfinite(number) and name not in UNREAD:
+        if isinstance(number, float) and not isfinite(number) and name not in MAY_BE_INFINITE:
             raise StartupError(f"The field {name} in {path} is {str(number)!r}, which is not a finite number.")
     if name == WINDOW and type(value) is int and value < 0:
         raise StartupError(f"The field {name} in {path} is '{value}', which is negative.")

@@ -21,14 +21,19 @@ from ..transfers import host_tensor
 
 @dataclass(frozen=True, slots=True)
 class StateShape:
-    """The shape of one request's state: ``num_layers`` tensors of the shape ``size``, in the model's element type."""
+    """The shape of one request's state: ``num_layers`` tensors of the shape ``size``.
+
+    Attributes:
+        dtype: their element type; None for that of the model.
+    """
 
     num_layers: int
     size: tuple[int, ...]
+    dtype: torch.dtype | None = None
 
     def num_bytes(self, dtype: torch.dtype) -> int:
-        """Return the number of bytes of one state."""
-        return self.num_layers * prod(self.size) * dtype.itemsize
+        """Return the number of bytes of one state. dtype: the element type of the model."""
+        return self.num_layers * prod(self.size) * (self.dtype or dtype).itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ class StateMemory:
     """
 
     def __init__(self, shape: StateShape, num_slots: int, num_rows: int, *, dtype: torch.dtype, device: torch.device):
-        self.data = torch.zeros(shape.num_layers, num_slots + 1, *shape.size, dtype=dtype, device=device)
+        self.data = torch.zeros(shape.num_layers, num_slots + 1, *shape.size, dtype=shape.dtype or dtype, device=device)
         self.num_slots = num_slots
         self._working = [-1] * num_rows
 

@@ -29,6 +29,7 @@ NATIVE: dict[str, str] = {
     "Gemma2ForCausalLM": "gemma",
     "Gemma3ForCausalLM": "gemma",
     "Lfm2ForCausalLM": "lfm2",
+    "FalconH1ForCausalLM": "falcon_h1",
 }
 FALLBACK = "transformers_backed"
 # Module → the module with compiled bfloat16 code for the CPU, which is used with the attention backend "cpu".

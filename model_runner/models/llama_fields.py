@@ -48,6 +48,14 @@ READ_BY = {
         *("norm_eps", "layer_types", "full_attn_idxs", "conv_L_cache", "conv_bias", "block_auto_adjust_ff_dim"),
         *("block_ffn_dim_multiplier", "block_multiple_of", "block_ff_dim", "tie_embedding"),
     },
+    "falcon_h1": {
+        *("attention_bias", "mlp_bias", "projectors_bias", "time_step_limit", "embedding_multiplier"),
+        *("lm_head_multiplier", "key_multiplier", "attention_in_multiplier", "attention_out_multiplier"),
+        *("mlp_multipliers", "ssm_multipliers", "ssm_in_multiplier", "ssm_out_multiplier"),
+        *("mamba_d_ssm", "mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state", "mamba_d_conv"),
+        *("mamba_expand", "mamba_chunk_size", "mamba_conv_bias", "mamba_proj_bias", "mamba_rms_norm"),
+        "mamba_norm_before_gate",
+    },
     "gemma3_text": WINDOWS | GEMMA | {"attn_logit_softcapping", "rope_local_base_freq", "_sliding_window_pattern"},
 }
 # Model types whose rotary parameters may be nested, one set per layer type.

@@ -185,7 +185,7 @@ def _obstacle(model_class: type[transformers.PreTrainedModel], config: ModelConf
     if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         return "its attention is bidirectional"
     if model_class._is_stateful:
-        return "it has recurrent layers, which ebbtide supports in LFM2 only"
+        return "it has recurrent layers, which ebbtide supports in LFM2 and Falcon-H1 only"
     if not model_class._can_set_attn_implementation():
         return "its attention cannot be replaced"
     if "position_ids" not in inspect.signature(model_class.forward).parameters:

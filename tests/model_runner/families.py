@@ -139,6 +139,27 @@ NATIVE = {
         embedding_scale=0.25,
         gguf="gemma3",
     ),
+    "falcon_h1": Family(
+        "FalconH1",
+        {
+            "mamba_d_ssm": 96,
+            "mamba_n_heads": 6,
+            "mamba_n_groups": 2,
+            "mamba_d_state": 16,
+            "mamba_chunk_size": 16,
+            "mamba_rms_norm": True,
+            "mamba_norm_before_gate": False,
+            "key_multiplier": 0.7,
+            "embedding_multiplier": 2.0,
+            "lm_head_multiplier": 0.5,
+            "mlp_multipliers": [0.9, 1.2],
+            "attention_in_multiplier": 0.8,
+            "attention_out_multiplier": 1.1,
+            "ssm_in_multiplier": 1.3,
+            "ssm_out_multiplier": 0.6,
+            "ssm_multipliers": [0.9, 1.1, 0.8, 1.2, 0.7],
+        },
+    ),
     "lfm2": Family("Lfm2", {"layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 32}),
 }
 BACKED = {

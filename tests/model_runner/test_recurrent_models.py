@@ -23,7 +23,7 @@ from .reference import greedy, load_reference
 NUM_TOKENS = 12
 GREEDY = SamplingParams(max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True)
 PAGE = 8
-FAMILIES = ("lfm2",)
+FAMILIES = ("lfm2", "falcon_h1")
 Truth = tuple[list[list[int]], list[list[int]]]
 
 
@@ -115,6 +115,18 @@ def test_log_probabilities_of_a_prompt_do_not_depend_on_the_chunks(family: str, 
         logprobs.append([one.logprob for one in load.prompt_logprobs["a"]])
     assert len(logprobs[0]) == len(prompt) - 1
     assert logprobs[0] == pytest.approx(logprobs[1], abs=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bfloat16_stays_close_to_float32(family: str, tiny: Callable[[str], Path]) -> None:
+    prompt = random_prompts()[-1][:60]
+    params = SamplingParams(max_tokens=0, prompt_logprobs=0)
+    logprobs = []
+    for dtype in ("float32", "bfloat16"):
+        load = PoisonedLoad(load_runner(tiny(family), dtype=dtype, page_size=PAGE, max_total_tokens=1024), config())
+        load.run(GenerateReq(("a",), prompt, params))
+        logprobs.append(torch.tensor([one.logprob for one in load.prompt_logprobs["a"]]))
+    assert (logprobs[0] - logprobs[1]).abs().mean() < 0.1 * logprobs[0].std()
 
 
 def item(row: int, slot: int | None, states: StateCopies | None) -> PlanItem:

@@ -28,6 +28,8 @@ from ..gguf_files import write_gguf
 
 # Fields with fractions that may be 0 or negative: factors, bounds, and values for training only.
 MULTIPLIERS = {"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logit_scale", "clip_qkv"}
+MULTIPLIERS |= {"lm_head_multiplier", "key_multiplier", "attention_in_multiplier", "attention_out_multiplier"}
+MULTIPLIERS |= {"ssm_in_multiplier", "ssm_out_multiplier", "ssm_multipliers", "mlp_multipliers", "time_step_limit"}
 TRAINING = {"initializer_range", "router_aux_loss_coef", "router_jitter_noise"}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 64}
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 64}

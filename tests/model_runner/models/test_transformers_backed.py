@@ -140,7 +140,7 @@ def test_every_causal_model_of_transformers_is_tried_or_refused_in_one_sentence(
 @pytest.mark.parametrize(
     ("model_type", "reason"),
     [
-        ("mamba", "it has recurrent layers, which ebbtide supports in LFM2 only"),
+        ("mamba", "it has recurrent layers, which ebbtide supports in LFM2 and Falcon-H1 only"),
         ("bart", "it has an encoder"),
         ("bert", "its attention is bidirectional"),
         ("bloom", "its attention cannot be replaced"),
