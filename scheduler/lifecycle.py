@@ -128,8 +128,8 @@ class Lifecycle:
         """Move a request from RUNNING to WAITING; its memory must have been released.
 
         Args:
-            front: True to insert the request before all requests that have never run, in order of arrival; False to
-                append it.
+            front: True to insert the request before all requests that have never run, sorted by arrival among the other
+                requeued requests; False to append it.
             counted: True for a retraction, False for the recovery from an invariant violation.
             now: time in seconds; used only if ``counted``.
         """

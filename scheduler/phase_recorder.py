@@ -48,7 +48,7 @@ class PhaseRecorder:
         self._ends.append(req)
 
     def stamp(self, now: float) -> None:
-        """Set the time of first tokens and ends since the last call, because the results of a step contain no time."""
+        """Record ``now`` as the time of the first tokens and request ends since the last call: results have no time."""
         self._flush_starts()
         phases = self._outbox.output.phases
         decoding = [req for req, num_outputs in self._prefilling.values() if req.num_outputs > num_outputs]

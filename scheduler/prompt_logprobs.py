@@ -1,4 +1,4 @@
-"""Log-probabilities of prompt tokens: requests them from the runner and sends the results.
+"""Requests the log-probabilities of prompt tokens from the runner, and sends the results.
 
 The log-probability of a recomputed token is not requested again if it has already been sent.
 """

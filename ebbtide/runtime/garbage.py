@@ -14,8 +14,9 @@ def collect_rarely() -> None:
     """Exempt the existing objects from garbage collection, and collect after 20,000 new objects instead of 700.
 
     By default, decoding a large request body triggers many collections. Some are full collections, each of which holds
-    the GIL for up to a second. Reference counting frees nearly all objects. The rest are reference cycles that a
-    collection found in use, such as those of open connections: they are freed within 200,000 new objects.
+    the GIL for up to a second. Reference counting frees nearly all objects. The rest are reference cycles. A cycle that
+    has survived one collection is freed within about 200,000 new objects. One that has survived more of them, such as
+    that of a long connection, waits for a full collection: at least 2,000,000 new objects.
     """
     gc.collect()
     gc.freeze()

@@ -172,7 +172,7 @@ class _Cursor:
         if kind == ARRAY:
             return self._skip_array()
         if kind not in SCALARS:
-            raise ValueError(f"it has a key of type {kind}")
+            raise ValueError(f"it has a value of the unknown type {kind}")
         return self.number(SCALARS[kind])
 
     def elements(self, array: StoredArray) -> list[Scalar]:

@@ -1,6 +1,6 @@
 """Sampling of the simulated runner: an artificial distribution to which every sampling parameter is applied.
 
-The hash of the context determines the order of the printable ASCII characters by probability. In one of EOS_EVERY
+The hash of the context determines the order of the printable ASCII characters by probability. In one in EOS_EVERY
 contexts, the end token is the most likely. For greedy rows without other parameters, only the first token is computed.
 """
 

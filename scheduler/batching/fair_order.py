@@ -89,7 +89,7 @@ class FairOrder:
         yield from self._new_requests(all_of_them=True)
 
     def candidates(self) -> Iterator[Request]:
-        """Yield the requests that may start now, in order: without those of accounts that exceed their share."""
+        """Yield, in order, the requests that may start now: all except those of accounts that exceed their share."""
         yield from self._ran
         yield from self._new_requests(all_of_them=False)
 
@@ -101,7 +101,7 @@ class FairOrder:
     def num_before(self, account: str) -> int:
         """Return the number of waiting requests ahead of a new request of this account.
 
-        This is an estimate: in each round, every account starts one request.
+        This is an estimate, which assumes that every account starts one request per round.
         """
         own = len(self._accounts[account].queue) if account in self._accounts else 0
         others = sum(map(len, self._turns.values())) - bool(own)

@@ -16,7 +16,9 @@ PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
 @dataclass(frozen=True, slots=True)
 class XmlCallFormat:
-    """The markers of a format: opens name name_closes (key name key_closes value_opens value value_closes)* ends.
+    """The markers of a format.
+
+    A call is ``opens NAME name_closes (key NAME key_closes value_opens VALUE value_closes)* ends``.
 
     Attributes:
         skips: markers that may precede a call and are ignored.
