@@ -1,6 +1,10 @@
 """Cost of the always-on memory check at 256 running rows and 65,536 pages, half of them cached.
 
-    python bench/checker_cost.py [--rows 256] [--pages 65536] [--steps 2000] [--json]
+    python bench/checker_cost.py [--rows 256] [--pages 65536] [--steps 2000] [--window 0] [--states 0]
+        [--json]
+
+With ``--window`` there is a pool for a sliding window of that many tokens, with ``--states`` one of that many recurrent
+states.
 
 Microseconds per step: the audit of the plan, then the conservation law with one page in 64 compared with the ledger.
 Both are given in wall time, which other processes prolong, and in CPU time of the thread, which they affect only
@@ -16,8 +20,8 @@ import statistics
 import time
 
 from ebbtide.config import SchedulerConfig
-from ebbtide.messages import GenerateReq, SamplingParams
-from ebbtide.model_runner.sim.sim import SimRunner, SimShape
+from ebbtide.messages import MAMBA_POOL, SWA_POOL, GenerateReq, PoolInfo, SamplingParams
+from ebbtide.model_runner.sim.sim import CONTEXT_LENGTH, SimRunner, SimShape
 from ebbtide.scheduler.build import build_scheduler
 from ebbtide.scheduler.core import Scheduler
 
@@ -25,9 +29,13 @@ PAGE_SIZE = 16
 PROMPT_LEN = 512
 
 
-def build(rows: int, pages: int) -> tuple[Scheduler, SimRunner]:
-    """A scheduler without its own checks, over a pool of ``pages`` pages."""
-    runner = SimRunner(SimShape(num_pages=pages, page_size=PAGE_SIZE, num_rows=rows, max_in_flight=1))
+def build(args: argparse.Namespace) -> tuple[Scheduler, SimRunner]:
+    """A scheduler without its own checks, over a pool of ``args.pages`` pages, and further pools."""
+    windows = [PoolInfo(args.pages, PAGE_SIZE, SWA_POOL, args.window)] if args.window else []
+    states = [PoolInfo(args.states, CONTEXT_LENGTH, MAMBA_POOL)] if args.states else []
+    more = (*windows, *states)
+    shape = SimShape(args.pages, page_size=PAGE_SIZE, num_rows=args.rows, max_in_flight=1, more_pools=more)
+    runner = SimRunner(shape)
     config = SchedulerConfig(chunked_prefill_size=8192, memory_check="off")
     return build_scheduler(config, runner.info), runner
 
@@ -70,10 +78,11 @@ def fill(scheduler: Scheduler, runner: SimRunner, pages: int) -> None:
             step(scheduler, runner, 0.0)
 
 
-def measure(rows: int, pages: int, steps: int) -> dict[str, float]:
+def measure(args: argparse.Namespace) -> dict[str, float]:
     """Microseconds per step, and the share of a step of 20 ms."""
-    scheduler, runner = build(rows, pages)
-    fill(scheduler, runner, pages)
+    rows, steps = args.rows, args.steps
+    scheduler, runner = build(args)
+    fill(scheduler, runner, args.pages)
     rng = random.Random(1)
     sampling = SamplingParams(max_tokens=30_000, temperature=0.0, ignore_eos=True)
     # Lengths differ, as in practice: otherwise all rows would need their new pages in the same few steps.
@@ -100,9 +109,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--pages", type=int, default=65_536)
     parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--window", type=int, default=0)
+    parser.add_argument("--states", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    result = measure(args.rows, args.pages, args.steps)
+    result = measure(args)
     print(json.dumps(result) if args.json else "\n".join(f"{name:24} {value:8.2f}" for name, value in result.items()))
 
 

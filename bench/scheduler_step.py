@@ -1,11 +1,13 @@
 """Cost of one scheduler step at 256 running rows and 10,000 waiting, with the simulated runner.
 
-    python bench/scheduler_step.py [--rows 256] [--waiting 10000] [--steps 300] [--window 0] [--compare] [--json]
+    python bench/scheduler_step.py [--rows 256] [--waiting 10000] [--steps 300] [--window 0] [--states 0] [--compare]
+        [--json]
 
 ``scheduler`` is receive + next_step + settle + take_output + the busy check, in wall time and in the thread's CPU time,
 which other processes prolong less; ``runner`` is the simulation. With ``--window``, there is a second pool with a
-sliding window of that many tokens. With ``--compare``, a scheduler with and one without it take turns, step by step,
-and the ratios of their CPU times are printed too: other processes affect both alike.
+sliding window of that many tokens; with ``--states``, there is a pool of that many recurrent states. With
+``--compare``, a scheduler with and one without these pools take turns, step by step, and the ratios of their CPU times
+are printed too: other processes affect both alike.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ import statistics
 import time
 
 from ebbtide.config import SchedulerConfig
-from ebbtide.messages import SWA_POOL, GenerateReq, PoolInfo, SamplingParams
-from ebbtide.model_runner.sim.sim import SimRunner, SimShape
+from ebbtide.messages import MAMBA_POOL, SWA_POOL, GenerateReq, PoolInfo, SamplingParams
+from ebbtide.model_runner.sim.sim import CONTEXT_LENGTH, SimRunner, SimShape
 from ebbtide.scheduler.build import build_scheduler
 from ebbtide.scheduler.core import Scheduler
 
@@ -25,10 +27,12 @@ PROMPT_LEN = 100
 WARM_UP = 10  # steps
 
 
-def build(rows: int, page_size: int, window: int) -> tuple[Scheduler, SimRunner]:
+def build(rows: int, page_size: int, window: int, num_states: int) -> tuple[Scheduler, SimRunner]:
     """Return a scheduler and its runner. The pool has 1,200 tokens per row."""
     num_pages = rows * 1200 // page_size
-    more = (PoolInfo(num_pages, page_size, SWA_POOL, window),) if window else ()
+    windows = [PoolInfo(num_pages, page_size, SWA_POOL, window)] if window else []
+    states = [PoolInfo(num_states, CONTEXT_LENGTH, MAMBA_POOL)] if num_states else []
+    more = (*windows, *states)
     runner = SimRunner(SimShape(num_pages, page_size=page_size, num_rows=rows, max_in_flight=1, more_pools=more))
     config = SchedulerConfig(chunked_prefill_size=rows * PROMPT_LEN, memory_check="strict")
     return build_scheduler(config, runner.info), runner
@@ -54,8 +58,8 @@ class Steps:
         simulated: wall time of the runner.
     """
 
-    def __init__(self, args: argparse.Namespace, window: int) -> None:
-        self.scheduler, self._runner = build(args.rows, args.page_size, window)
+    def __init__(self, args: argparse.Namespace, window: int, num_states: int) -> None:
+        self.scheduler, self._runner = build(args.rows, args.page_size, window, num_states)
         self.scheduler.receive(requests(args.rows), 0.0)
         self.own: list[float] = []
         self.cpu: list[float] = []
@@ -83,7 +87,7 @@ class Steps:
 
 def measure(args: argparse.Namespace) -> dict[str, float]:
     """Return milliseconds per step: medians, and the scheduler's p99."""
-    measured = [Steps(args, args.window), *([Steps(args, 0)] if args.compare else [])]
+    measured = [Steps(args, args.window, args.states), *([Steps(args, 0, 0)] if args.compare else [])]
     for step in range(args.steps + WARM_UP):
         for steps in measured if step % 2 else measured[::-1]:
             if step == WARM_UP - 1:
@@ -115,6 +119,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--page-size", type=int, default=16)
     parser.add_argument("--window", type=int, default=0)
+    parser.add_argument("--states", type=int, default=0)
     parser.add_argument("--compare", action="store_true")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()

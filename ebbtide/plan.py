@@ -109,6 +109,10 @@ class PlanItem(Part, frozen=True):
         """The position after the last token."""
         return self.start + (1 if self.tokens is None else len(self.tokens))
 
+    def writes_to(self, pool: int) -> bool:
+        """True if the item writes to the row's page table of pool number ``pool``, which is not the first one."""
+        return any(write.pool == pool for write in self.more_pages)
+
     def write_to(self, pool: int) -> tuple[int, list[int]]:
         """Return the page index and the pages to write into the row's page table of pool number ``pool``."""
         if pool == 0:

@@ -19,6 +19,7 @@ class PlanItems:
         self._memory = memory
         self._more_pools = memory.more_pools
         self._pool = memory.pool
+        self._states = memory.states
         self._grammars = grammars
         self._metrics = metrics
         self._failures: list[tuple[Request, Exception]] = []
@@ -51,8 +52,8 @@ class PlanItems:
         if req.computed >= len(req.known):
             raise InvariantViolation(f"{req.tag} has K/V for {req.computed} tokens but only {len(req.known)} tokens")
         end = min(len(req.known), req.computed + budget)
-        if self._memory.states is not None:
-            end = self._memory.states.chunk_end(req, end)
+        if self._states is not None:
+            end = self._states.chunk_end(req, end)
         end = self._memory.allocate_up_to(req, end)
         if end <= req.computed:
             return None
@@ -89,8 +90,8 @@ class PlanItems:
 
     def _state_copies(self, req: Request, end: int, init: RowInit | None, num_samples: int) -> StateCopies | None:
         """Return the copies of the recurrent state for the item whose last token is the one before ``end``."""
-        states = self._memory.states
-        if states is None:
+        states = self._states
+        if states is None or (init is None and end % req.page_size):  # copies are made at page boundaries
             return None
         load = None if init is None else states.source(req)
         save = states.save(req, end) if num_samples <= 1 else None

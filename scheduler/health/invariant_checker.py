@@ -65,7 +65,7 @@ class InvariantChecker:
         for item, req in unusual:
             self._audit_item(item, req, item.start // size)
         for number, pool in enumerate(self._more_pools, 1):
-            for item, req in _unusual_elsewhere(items, requests, pool):
+            for item, req in _unusual_elsewhere(items, requests, pool, number):
                 self._audit_elsewhere(item, req, pool, number)
 
     def _audit_elsewhere(self, item: PlanItem, req: Request, pool: FurtherPool, number: int) -> None:
@@ -244,7 +244,7 @@ def _without_page(items: Sequence[PlanItem], requests: Sequence[Request], size: 
 
 
 def _unusual_elsewhere(
-    items: Sequence[PlanItem], requests: Sequence[Request], pool: FurtherPool
+    items: Sequence[PlanItem], requests: Sequence[Request], pool: FurtherPool, number: int
 ) -> list[tuple[PlanItem, Request]]:
     """Return the items that need a full check in an additional pool: all items except decode rows that write to a
     private page and add no page.
@@ -254,7 +254,7 @@ def _unusual_elsewhere(
         return [  # one pass, about 150 ns per row
             (item, req)
             for item, req in zip(items, requests, strict=True)
-            if item.more_pages
+            if (item.more_pages and item.writes_to(number))
             or item.init is not None
             or item.num_samples > 1
             or (index := item.start // size - (pages := held[req.rid]).first) < 0
