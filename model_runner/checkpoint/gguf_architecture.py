@@ -45,6 +45,7 @@ class Architecture:
         special: returns the fields that differ from the common ones or that only this architecture has.
         layouts: tensor kind, optionally with a suffix → function that undoes the converter's change.
         partial: True if models of the architecture may rotate only a part of each head.
+        is_hybrid: True if some layers have no attention; ``attention.head_count_kv`` then has 0 for them.
         renamed: part of a parameter's name in transformers → the name in the gguf package's tensor table.
     """
 
@@ -53,6 +54,7 @@ class Architecture:
     special: Callable[[Fields, Stored, Config], Config] = lambda fields, stored, config: {}
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     partial: bool = False
+    is_hybrid: bool = False
     renamed: Mapping[str, str] = field(default_factory=dict)
 
     def layout(self, name: str) -> Layout | None:
@@ -69,7 +71,7 @@ class Architecture:
 
     def config(self, fields: Fields, stored: Stored) -> Config:
         """Return the fields of the transformers configuration. Raises StartupError for a key that is not supported."""
-        config = _common(fields, stored) | {"model_type": self.model_type}
+        config = _common(fields, stored, is_hybrid=self.is_hybrid) | {"model_type": self.model_type}
         config[self.epsilon[0]] = fields.positive(self.epsilon[1])
         if "partial_rotary_factor" in config["rope_parameters"] and not self.partial:
             raise fields.refusal("rope.dimension_count", f"should be {config['head_dim']}, the size of a head")
@@ -78,7 +80,19 @@ class Architecture:
         return config
 
 
-def _common(fields: Fields, stored: Stored) -> Config:
+def kv_heads_by_layer(fields: Fields) -> list[int]:
+    """Return the number of KV heads of each layer, 0 for a layer without attention.
+
+    Raises StartupError if the others differ, or if no layer has attention.
+    """
+    key = "attention.head_count_kv"
+    counts = [int(count) for count in fields.array(key)]
+    if len(set(counts) - {0}) != 1 or len(counts) != fields.size("block_count"):
+        raise fields.refusal(key, "should have the same number for all layers with attention, and 0 for the others")
+    return counts
+
+
+def _common(fields: Fields, stored: Stored, *, is_hybrid: bool) -> Config:
     heads, hidden = fields.size("attention.head_count"), fields.size("embedding_length")
     head_dim = fields.size("attention.key_length", hidden // heads)
     fields.expect("attention.value_length", (head_dim,))
@@ -92,7 +106,9 @@ def _common(fields: Fields, stored: Stored) -> Config:
         "hidden_size": hidden,
         "num_hidden_layers": fields.size("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": fields.size("attention.head_count_kv", heads),
+        "num_key_value_heads": max(kv_heads_by_layer(fields))
+        if is_hybrid
+        else fields.size("attention.head_count_kv", heads),
         "head_dim": head_dim,
         "intermediate_size": fields.size("feed_forward_length"),
         "max_position_embeddings": fields.size("context_length"),

@@ -6,9 +6,17 @@ checkpoint. The module reads neither files nor the values of tensors.
 
 from __future__ import annotations
 
-from .gguf_architecture import LAYER_NORM, Architecture, Config, Stored
+from .gguf_architecture import LAYER_NORM, RMS, Architecture, Config, Stored, kv_heads_by_layer
 from .gguf_fields import Fields
-from .gguf_layouts import interleaved_keys, interleaved_queries, norm_plus_one, one_row, qkv_per_head, transposed
+from .gguf_layouts import (
+    conv_channels,
+    interleaved_keys,
+    interleaved_queries,
+    norm_plus_one,
+    one_row,
+    qkv_per_head,
+    transposed,
+)
 
 # The converter reorders the rows of queries and keys for a rotary embedding with interleaved pairs.
 INTERLEAVED = {"attn_q": interleaved_queries, "attn_k": interleaved_keys}
@@ -104,6 +112,15 @@ def _layer_kinds(fields: Fields, stored: Stored, config: Config) -> Config:
         raise fields.refusal("attention.sliding_window_pattern", "should have an element for each layer")
     kinds = ["sliding_attention" if window and mark else "full_attention" for mark in marks]
     return {"sliding_window": window, "layer_types": kinds} if window else {"sliding_window": None}
+
+
+def _lfm2(fields: Fields, stored: Stored, config: Config) -> Config:
+    return {
+        "layer_types": ["full_attention" if count else "conv" for count in kv_heads_by_layer(fields)],
+        "conv_L_cache": fields.size("shortconv.l_cache"),
+        "conv_bias": any(name.endswith("shortconv.conv.bias") for name in stored.names),
+        "block_auto_adjust_ff_dim": False,  # the file has the adjusted size
+    }
 
 
 def _cohere(fields: Fields, stored: Stored, config: Config) -> Config:
@@ -227,4 +244,5 @@ ARCHITECTURES: dict[str, Architecture] = {
     "glm4": Architecture("glm4", special=_qkv_biases, partial=True),
     "seed_oss": Architecture("seed_oss", special=_seed_oss),
     "ernie4_5": Architecture("ernie4_5"),
+    "lfm2": Architecture("lfm2", ("norm_eps", RMS), _lfm2, {"conv.weight": conv_channels}, is_hybrid=True),
 }

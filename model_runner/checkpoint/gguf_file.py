@@ -23,7 +23,7 @@ from ebbtide.tokenization.model_files import one_line, split_parts
 from .gguf_architecture import Architecture, Stored
 from .gguf_architectures import ARCHITECTURES
 from .gguf_fields import Fields
-from .gguf_layouts import ROW_ORDERS
+from .gguf_layouts import ROW_ORDERS, conv_channels
 from .gguf_rope import FACTOR_TENSORS
 from .quantized_rows import KINDS, QuantizedRows
 
@@ -92,9 +92,16 @@ class GGUFFile:
             yield names.get(name, name), self._tensor(name) if rows is None else rows
 
     def shapes(self, wanted: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """Return name → stored shape of the tensors that ``tensors`` yields. A layout may change the shape."""
+        """Return name → stored shape of the tensors that ``tensors`` yields, with three dimensions for a convolution.
+
+        Other layouts may change the shape.
+        """
         names = self._names(wanted)
-        return {names.get(name, name): self._tensors[name][1].shape for name in self._stored_names()}
+        return {names.get(name, name): self._shape(name) for name in self._stored_names()}
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        shape = self._tensors[name][1].shape
+        return (shape[0], 1, *shape[1:]) if self._architecture.layout(name) is conv_channels else shape
 
     def _stored_names(self) -> list[str]:
         return [name for name in self._tensors if name not in FACTOR_TENSORS and not name.endswith(DERIVED)]

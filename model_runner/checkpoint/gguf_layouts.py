@@ -36,6 +36,11 @@ def one_row(values: Tensor, config: dict[str, Any]) -> Tensor:
     return values.reshape(1, -1)
 
 
+def conv_channels(values: Tensor, config: dict[str, Any]) -> Tensor:
+    """Return the weights of a convolution, [channels, taps], as [channels, 1, taps]. The converter removes the 1."""
+    return values.unsqueeze(1)
+
+
 def qkv_per_head(values: Tensor, config: dict[str, Any]) -> Tensor:
     """Group the rows by head, each with query, key and value, as in GPT-NeoX. The converter separates the three."""
     heads = config["num_attention_heads"]

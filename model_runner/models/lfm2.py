@@ -73,7 +73,7 @@ class Lfm2Config:
             num_layers=kinds.count("full_attention"),
             num_heads=config.num_attention_heads,
             num_kv_heads=config.num_key_value_heads,
-            head_dim=config.hidden_size // config.num_attention_heads,
+            head_dim=config.to_dict().get("head_dim") or config.hidden_size // config.num_attention_heads,
             norm_eps=config.norm_eps,
             tied=config.tie_word_embeddings,
             qkv_bias=False,

@@ -160,7 +160,7 @@ NATIVE = {
             "ssm_multipliers": [0.9, 1.1, 0.8, 1.2, 0.7],
         },
     ),
-    "lfm2": Family("Lfm2", {"layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 32}),
+    "lfm2": Family("Lfm2", {"layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 32}, gguf="lfm2"),
 }
 BACKED = {
     "phi3": Family("Phi3", {"sliding_window": None}, gguf="phi3"),

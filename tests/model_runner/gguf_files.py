@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
 from ebbtide.model_runner.checkpoint.quantized_rows import QuantizedRows
+from ebbtide.model_runner.models.lfm2 import Lfm2Config
 
 from .checkpoints import BOS, CHAT_TEMPLATE, EOS, PAD, SPECIAL, byte_level_tokenizer
 from .families import VOCAB_SIZE
@@ -44,6 +45,7 @@ KEYS: dict[str, dict[str, str]] = {
     "olmoe": EXPERTS,
     "granite": GRANITE,
     "granitemoe": GRANITE | {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
+    "lfm2": {"shortconv.l_cache": "conv_L_cache"},
     "olmo": {"attention.clamp_kqv": "clip_qkv"},
     "command-r": {"logit_scale": "logit_scale"},
     "cohere2": {"logit_scale": "logit_scale"} | WINDOW,
@@ -148,6 +150,10 @@ def _fields(config: PretrainedConfig, architecture: str) -> dict[str, Any]:
         if getattr(config, name, None) is not None:
             fields[key] = getattr(config, name)
     kinds = stored.get("layer_types")
+    if architecture == "lfm2":
+        counts = [0 if kind == "conv" else config.num_key_value_heads for kind in kinds]
+        size = Lfm2Config.read(config).sizes.intermediate
+        fields |= {"attention.head_count_kv": counts, "feed_forward_length": size}
     if kinds and architecture in ("exaone4", "olmo2"):
         fields["attention.sliding_window_pattern"] = [kind == "sliding_attention" for kind in kinds]
     if rope.get("rope_type") == "longrope":
@@ -222,7 +228,8 @@ def _changed(values: Tensor, name: str, architecture: str, config: PretrainedCon
     if architecture == "gptneox" and "query_key_value" in name:
         heads = values.chunk(config.num_attention_heads)
         return torch.cat([torch.cat([head.chunk(3)[part] for head in heads]) for part in range(3)])
-    return values[0] if name.endswith("shared_expert_gate.weight") else values
+    is_conv = name.endswith("conv.conv.weight")
+    return values.squeeze(1) if is_conv else values[0] if name.endswith("shared_expert_gate.weight") else values
 
 
 def _interleaved(values: Tensor, num_heads: int) -> Tensor:
