@@ -25,8 +25,7 @@ from jinja2.visitor import NodeTransformer
 
 from .template_limits import RenderLimits, filtered_size, format_size, method_size, power_size, product_size
 
-# Filters and functions that pad or repeat text. No chat template uses them.
-WITHOUT = ("center", "wordwrap", "slice", "batch")
+# Functions that write random or alternating text. No chat template uses them.
 WITHOUT_FUNCTIONS = ("lipsum", "cycler", "joiner")
 # Filters that read only the outermost list, or return its entries unchanged.
 SHALLOW = frozenset(
@@ -45,7 +44,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         )
         self._thread = threading.local()
         self.filters["tojson"] = _to_json
-        self.filters = {name: self._bounded(name, f) for name, f in self.filters.items() if name not in WITHOUT}
+        self.filters = {name: self._bounded(name, function) for name, function in self.filters.items()}
         for name in WITHOUT_FUNCTIONS:
             del self.globals[name]
         self.globals |= {

@@ -149,7 +149,7 @@ def format_size(layout: str, mark: str, values: Any, limit: int) -> int:
 
 def method_size(owner: Any, name: str, values: list[Any], limit: int) -> int:
     """Return an upper bound of the number of characters that a method of a str, bytes or int object returns."""
-    size, number = len(owner) if isinstance(owner, Sized) else 0, max(map(abs, _integers(values)), default=0)
+    size, number = len(owner) if isinstance(owner, Sized) else 0, _largest(values)
     match name:
         case "center" | "ljust" | "rjust" | "zfill" | "to_bytes":
             return size + number
@@ -181,8 +181,25 @@ def filtered_size(name: str, values: list[Any], limit: int) -> int:
             widths = [len(other) if isinstance(other, str) else abs(other) for other in others[:1]]
             return (str(first).count("\n") + 1) * max([4, *widths])
         case "round" | "tojson":
-            return limit + 1 if max(map(abs, _integers(others)), default=0) > MAX_NUMBER else 0
+            return limit + 1 if _largest(others) > MAX_NUMBER else 0
+    return _padded_size(name, first, others, limit)
+
+
+def _padded_size(name: str, first: Any, others: list[Any], limit: int) -> int:
+    """``filtered_size`` for the filters that fill or divide a text or a list."""
+    match name:
+        case "center":
+            return len(str(first)) + _largest(others)
+        case "wordwrap":
+            return len(str(first)) * (1 + text_size(others, limit))
+        case "slice" | "batch":  # the number of lists, or the length to which the last one is filled
+            return _largest(others) * text_size(others, limit)
     return 0
+
+
+def _largest(values: list[Any]) -> int:
+    """Return the largest absolute value of the integers in ``values``; 0 without integers."""
+    return max(map(abs, _integers(values)), default=0)
 
 
 def replaced_size(text: str | bytes, values: list[Any]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jinja2
 import pytest
 from jinja2 import TemplateError
 from tokenizers import Tokenizer, models
@@ -111,3 +112,74 @@ def test_the_clients_messages_are_not_changed() -> None:
     messages: list[dict[str, Any]] = [dict(USER), dict(ANSWER)]
     ChatTemplate(PLAIN).render(messages, None, {}, add_generation_prompt=False, continue_final_message=True)
     assert messages == [USER, ANSWER]
+
+
+# One use of every filter of jinja, except those in UNPREDICTABLE. x: a list of dicts.
+FILTERS = {
+    "abs": "{{ -3 | abs }}",
+    "attr": "{{ 'a' | attr('nothing') is defined }}",
+    "batch": "{% for row in 'abcde' | batch(2, '-') %}{{ row | join(',') }};{% endfor %}",
+    "capitalize": "{{ 'tIDE' | capitalize }}",
+    "center": "[{{ 'a' | center(6) }}]",
+    "count": "{{ 'abc' | count }}",
+    "d": "{{ nothing | d('x') }}",
+    "default": "{{ '' | default('x', true) }}",
+    "dictsort": "{{ {'b': 1, 'a': 2} | dictsort }}",
+    "e": "{{ '<' | e }}",
+    "escape": "{{ '<&>' | escape }}",
+    "filesizeformat": "{{ 12345 | filesizeformat }}",
+    "first": "{{ 'abc' | first }}",
+    "float": "{{ '1.5' | float }}",
+    "forceescape": "{{ '<' | forceescape }}",
+    "format": "{{ '%s-%d' | format('a', 2) }}",
+    "groupby": "{% for key, group in x | groupby('k') %}{{ key }}{{ group | length }}{% endfor %}",
+    "indent": "{{ 'a\nb' | indent(2, first=true) }}",
+    "int": "{{ '12' | int }}",
+    "items": "{% for key, value in {'a': 1} | items %}{{ key }}{{ value }}{% endfor %}",
+    "join": "{{ x | join('+', attribute='k') }}",
+    "last": "{{ 'abc' | last }}",
+    "length": "{{ x | length }}",
+    "list": "{{ 'ab' | list }}",
+    "lower": "{{ 'AB' | lower }}",
+    "map": "{{ x | map(attribute='k') | list }}",
+    "max": "{{ [1, 3, 2] | max }}",
+    "min": "{{ [1, 3, 2] | min }}",
+    "pprint": "{{ {'a': [1]} | pprint }}",
+    "reject": "{{ [1, 2] | reject('odd') | list }}",
+    "rejectattr": "{{ x | rejectattr('k', 'equalto', 1) | list }}",
+    "replace": "{{ 'aab' | replace('a', 'c', 1) }}",
+    "reverse": "{{ 'abc' | reverse }}",
+    "round": "{{ 2.567 | round(1, 'floor') }}",
+    "safe": "{{ '<' | safe }}",
+    "select": "{{ [1, 2] | select('odd') | list }}",
+    "selectattr": "{{ x | selectattr('k', 'equalto', 1) | list }}",
+    "slice": "{% for column in 'abcde' | slice(2, '-') %}{{ column | join(',') }};{% endfor %}",
+    "sort": "{{ ['b', 'A'] | sort(reverse=true) }}",
+    "string": "{{ 1 | string }}",
+    "striptags": "{{ '<b>a</b>' | striptags }}",
+    "sum": "{{ x | sum(attribute='k') }}",
+    "title": "{{ 'a tide' | title }}",
+    "tojson": "{{ x | tojson }}",
+    "trim": "{{ ' a ' | trim }}",
+    "truncate": "{{ 'a long text' | truncate(8, true) }}",
+    "unique": "{{ [1, 1, 2] | unique | list }}",
+    "upper": "{{ 'ab' | upper }}",
+    "urlencode": "{{ 'a b/ü' | urlencode }}",
+    "urlize": "{{ 'see http://a.b/c' | urlize }}",
+    "wordcount": "{{ 'a b c' | wordcount }}",
+    "wordwrap": "{{ 'a few long words' | wordwrap(6, wrapstring='|') }}",
+    "xmlattr": "{{ {'a': 'b'} | xmlattr }}",
+}
+UNPREDICTABLE = {"random"}
+
+
+def test_every_filter_of_jinja_has_an_example() -> None:
+    assert FILTERS.keys() | UNPREDICTABLE == jinja2.Environment().filters.keys()
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_filters_render_as_in_transformers(name: str) -> None:
+    template = "{% set x = [{'k': 1}, {'k': 2}, {'k': 1}] %}" + FILTERS[name]
+    rendered = ChatTemplate(template).render([USER], None, {}, add_generation_prompt=True, continue_final_message=False)
+    assert rendered == reference(template).apply_chat_template([USER], tokenize=False)
+    assert rendered

@@ -79,6 +79,11 @@ TOO_LARGE = {
     "a sum of lists": "{{ ([[1] * 1000] * 100000) | sum(start=[]) }}",
     "an error message": f"{{{{ raise_exception([[[{LONG}] * 1000] * 1000] * 1000) }}}}",
     "a cycle": f"{{% for i in range(99999) %}}{{{{ loop.cycle({LONG}, 'y') }}}}{{% endfor %}}",
+    "a filter that pads": '{{ "x" | center(1000000000) }}',
+    "a filter that fills": "{{ [1] | batch(1000000000, 0) | list }}",
+    "a filter that fills with a text": f"{{{{ [1] | batch(10000, {LONG}) | list }}}}",
+    "a filter that splits": "{{ [1] | slice(1000000000) | list }}",
+    "a filter that breaks lines": f"{{{{ ('x ' * 5000) | wordwrap(2, wrapstring={LONG}) }}}}",
     "escapes": f'{{{{ ("<" ~ {LONG}) | e | e | e | replace("a", "bb") ~ {LONG} }}}}',
 }
 REFUSED_OTHERWISE = {
@@ -89,8 +94,6 @@ REFUSED_OTHERWISE = {
     "deep lists": "{{ " + "[" * 2000 + "]" * 2000 + " }}",
     "a deep expression": "{{ " + "not " * 5000 + "x }}",
     "a huge range": "{% for i in range(1000000000) %}x{% endfor %}",
-    "a filter that pads": '{{ "x" | center(1000000000) }}',
-    "a filter that splits": "{{ [1] | batch(1000000000, 0) | list }}",
     "a function that writes": "{{ lipsum(n=1000000) }}",
 }
 
