@@ -221,7 +221,7 @@ def stage_tokens(items: list[PlanItem], vocab_size: int) -> TokenInputs:
 
 
 def _wanted(items: list[PlanItem], lens: list[int]) -> list[int]:
-    """See ``ForwardBatch``. Raises PlanError if an item asks for prompt log-probabilities past its tokens."""
+    """See ``ForwardBatch``. Raises PlanError if an item requests prompt log-probabilities outside its tokens."""
     sampled: list[int] = []
     embedded: list[int] = []
     before_targets: list[int] = []
@@ -234,7 +234,9 @@ def _wanted(items: list[PlanItem], lens: list[int]) -> list[int]:
             first = end - _length(item) + item.prompt_logprobs.first
             last = first + len(item.prompt_logprobs.targets)
             if item.prompt_logprobs.first < 0 or last > end:
-                raise PlanError(f"Row {item.row} asks for prompt log-probabilities past its {_length(item)} tokens.")
+                raise PlanError(
+                    f"The item of row {item.row} requests prompt log-probabilities outside its {_length(item)} tokens."
+                )
             before_targets.extend(range(first, last))
     return sampled + embedded + before_targets
 

@@ -87,7 +87,7 @@ def load_model(
     quantization: Quantization = "none",
     group: Group | None = None,
 ) -> Model:
-    """Load a checkpoint with native code if the table has its architecture, else through transformers.
+    """Load a checkpoint with native code if ``NATIVE`` has its architecture, else through transformers.
 
     compiled: True to use the compiled CPU code; see ``has_compiled_code``.
     quantization: format of the weights in the compiled code. Other code dequantizes all weights.

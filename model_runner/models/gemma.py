@@ -26,7 +26,7 @@ from .llama_config import LlamaConfig
 from .stored_targets import EMBEDDING, HEAD, check_stored, has_own_head, stored_targets
 
 FINAL_NORM = "model.norm.weight"
-# The name of Llama's norm before the MLP is the name of Gemma's norm after attention.
+# Gemma uses ``post_attention_layernorm`` for the norm after attention; Llama uses it for the norm before the MLP.
 AFTER_ATTENTION, BEFORE_MLP, AFTER_MLP = (
     f"{name}_layernorm.weight" for name in ("post_attention", "pre_feedforward", "post_feedforward")
 )

@@ -44,7 +44,7 @@ class Lfm2Config:
     """The configuration of an LFM2 model.
 
     Attributes:
-        sizes: the fields that it shares with the Llama family; ``num_layers`` counts the layers with attention only.
+        sizes: the fields that it shares with the Llama family; ``num_layers`` counts only the layers with attention.
         has_attention: for each layer, False if it has a convolution.
         num_taps: number of tokens that a convolution reads, including the present one.
         conv_bias: True if the linear layers and the convolution of those layers have biases.

@@ -236,7 +236,7 @@ class SimRunner:
             self._copy_in(part.pool, part)
 
     def _copy_in(self, number: int, copies: PageCopies | PoolCopies) -> None:
-        """Make the copies of the pool with index ``number``."""
+        """Copy pages of the pool with index ``number`` to and from the host."""
         host, slots = self._host[number], self._pools[number].slots
         moves = checked_moves(copies, num_pages=len(slots), num_host_pages=len(host))
         host[moves.to_host.targets] = slots[moves.to_host.sources]

@@ -203,7 +203,7 @@ class Forecast:
         return [1.0 if not horizon else share / now if horizon < rest else 0.0 for share, horizon in pairs]
 
     def _term(self, req: Request, pool: KvPool, alive: list[float], *, held: int, own: int, first: int) -> Term:
-        """Return the terms of a request.
+        """Return the term of a request in one pool.
 
         Args:
             req: the request.

@@ -26,8 +26,8 @@ class TreePart(Protocol):
         """
 
     def num_locked(self, path: MatchPath) -> int:
-        """Returns how many pages of this pool a request with this match would share that running requests have already
-        locked.
+        """Returns the number of this pool's pages that running requests have locked and that a request with this match
+        would share.
         """
 
     def attached(self, req: CachedRequest, end: PathElement) -> None:

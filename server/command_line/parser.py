@@ -1,7 +1,7 @@
 """The parser of ``ebbtide`` and its subcommands.
 
-If the flags of a command need other modules, they are added only if this command is used, so that other commands start
-faster.
+The flags of a command, and the modules that they need, are loaded only if this command is used, so that other commands
+start faster.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class RequestTracing(Protocol):
 
 
 class NoTracing:
-    """The implementation if requests are not traced: does nothing."""
+    """The implementation for servers that do not trace requests. It does nothing."""
 
     def wrap(self, app: ASGIApp) -> ASGIApp:
         """Return ``app``."""

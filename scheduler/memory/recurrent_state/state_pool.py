@@ -179,7 +179,7 @@ class StatePool:
         return 0
 
     def attached(self, req: CachedRequest, end: PathElement) -> None:
-        """See ``TreePart``. The first step copies the state: every plan reads all sources before it writes a slot."""
+        """See ``TreePart``. The checkpoint is not locked: a step reads all sources before it writes to a slot."""
         source = self.checkpoints.slot_of(end) if req.pages else -1
         self.held[req.rid] = StateSlots(source=source, node=end, num_cached=len(req.pages))
 

@@ -29,7 +29,7 @@ def validate_spans(
             errors.append(f"windows of {name} count {counters} evictable and locked pages, but have {found}")
     for span in spans:
         if span.users != users[span.node]:
-            errors.append(f"{span.tag} has locks {span.users} for running requests {dict(users[span.node])}")
+            errors.append(f"{span.tag} has the locks {span.users}, but running requests need {dict(users[span.node])}")
         if len(span.pages) > len(span.node.pages):
             errors.append(f"{span.tag} has too many pages")
     return errors

@@ -98,7 +98,7 @@ async def num_prompt_tokens(state: AppState, body: ChatBody) -> int:
 
 @contextmanager
 def tools_named(paths: Sequence[str]) -> Iterator[None]:
-    """Replace ``tools[i]`` in errors that the block raises by ``paths[i]``, the field that defines function i."""
+    """In errors raised in the block, replace ``tools[i]`` with ``paths[i]``, the field that defines function i."""
     try:
         yield
     except Rejected as error:
