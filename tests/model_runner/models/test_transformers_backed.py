@@ -205,14 +205,6 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
         load_family(tmp_path)
 
 
-@pytest.mark.soak
-def test_a_gguf_file_loads_through_transformers_too(smollm2: Path) -> None:
-    checkpoint = open_checkpoint(ModelFiles("smollm2", str(smollm2.parent), smollm2.name))
-    model = load(checkpoint, dtype=torch.bfloat16, device=CPU)
-    assert (model.kv_shape.num_layers, model.kv_shape.num_kv_heads, model.kv_shape.head_dim) == (30, 3, 64)
-    assert model.weight_bytes == 2 * 134_515_136
-
-
 def write(config: transformers.PretrainedConfig, folder: Path, *, leave_out: str = "") -> None:
     """A random checkpoint of a configuration that lacks one of its weights."""
     model = transformers.AutoModelForCausalLM.from_config(config)

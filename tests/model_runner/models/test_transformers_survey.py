@@ -9,6 +9,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from ebbtide.errors import StartupError
 from ebbtide.model_runner.checkpoint.weights import open_checkpoint
+from ebbtide.model_runner.models import NATIVE
 from ebbtide.model_runner.models.transformers_backed import FOREIGN_ERRORS, TransformersModel, check_config, load
 from ebbtide.tokenization.model_files import ModelFiles
 
@@ -47,6 +48,8 @@ def test_every_architecture_that_is_tried_runs_or_is_refused(tmp_path: Path) -> 
     ran, refused, not_shrunken = [], set(), []
     for model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() - NO_DEFAULT_CONFIG:
         architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type]
+        if architecture in NATIVE:
+            continue  # it does not run through transformers
         try:
             check_config(architecture, CONFIG_MAPPING[model_type]())
             shrunken_model(model_type)
@@ -61,5 +64,5 @@ def test_every_architecture_that_is_tried_runs_or_is_refused(tmp_path: Path) -> 
         except StartupError:
             refused.add(model_type)
     print(f"{len(ran)} ran; {sorted(refused)} were refused; {not_shrunken} could not be made small")
-    assert len(ran) >= 85
-    assert refused <= REFUSED_AT_START | {"blt", "deepseek_v2"}
+    assert len(ran) >= 75
+    assert refused <= REFUSED_AT_START | {"beam", "blt", "deepseek_v2"}
