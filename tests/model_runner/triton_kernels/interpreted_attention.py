@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import triton.language as tl
 from torch import Tensor
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from ebbtide.model_runner.attention.triton_paged import build
 
@@ -15,6 +19,23 @@ from .poisoned import full_of_nan
 
 CPU = torch.device("cpu")
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
+
+
+@pytest.fixture(autouse=True)
+def products_of_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Widen bfloat16 operands of ``tl.dot``: Triton's interpreter multiplies their bits as integers."""
+    original = InterpreterBuilder.create_dot
+
+    def create_dot(self: InterpreterBuilder, a: TensorHandle, b: TensorHandle, *others: Any) -> TensorHandle:
+        return original(self, _widened(a), _widened(b), *others)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
+
+
+def _widened(handle: TensorHandle) -> TensorHandle:
+    if handle.dtype.scalar != tl.bfloat16:
+        return handle
+    return TensorHandle((handle.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
 
 
 @pytest.fixture(autouse=True)
