@@ -1,7 +1,8 @@
 """The size of a model, read from its configuration and from the headers of its weight files.
 
-The KV size assumes multi-head or grouped-query attention in every layer. It is unknown for a model whose configuration
-lacks the usual fields. The module reads no weights and does not import torch.
+The KV size assumes multi-head or grouped-query attention in every layer, except those that the configuration describes
+as convolutions or recurrences. It is unknown for a model whose configuration lacks the usual fields. The module reads
+no weights and does not import torch.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ebbtide.tokenization.gguf_header import read_header
+from ebbtide.tokenization.gguf_header import StoredArray, read_header
 from ebbtide.tokenization.model_files import ModelFiles, one_line, read_json_object, split_parts
 
 from ...errors import StartupError
 
 MAX_HEADER_BYTES = 100 << 20
+WITHOUT_KV = {"conv", "mamba", "mamba2", "recurrent", "linear_attention"}  # values of layer_types
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +62,19 @@ def _gguf_facts(files: ModelFiles) -> ModelFacts:
         return value if isinstance(value, int) else None
 
     heads, hidden = number("attention.head_count"), number("embedding_length")
-    kv_heads = number("attention.head_count_kv") or heads
+    layers = number("block_count")
+    by_layer = f"{architecture}.attention.head_count_kv"
+    kv_heads = (number("attention.head_count_kv") or heads or 0) * (layers or 0)  # over all layers
+    if isinstance(metadata.get(by_layer), StoredArray):  # 0 for a layer without attention
+        kv_heads = sum(int(count) for count in headers[0].array(by_layer))
     key = number("attention.key_length") or (hidden // heads if hidden and heads else None)
     value = number("attention.value_length") or key
-    layers = number("block_count")
     tensors = [tensor for header in headers for tensor in header.tensors]
     return ModelFacts(
         architecture,
         sum(math.prod(tensor.shape) for tensor in tensors),
         number("context_length"),
-        layers * kv_heads * (key + value) if layers and kv_heads and key and value else None,
+        kv_heads * (key + value) if kv_heads and key and value else None,
         sum(path.stat().st_size for path in paths),
         tuple(sorted({GGMLQuantizationType(tensor.kind).name for tensor in tensors})),
     )
@@ -118,12 +123,19 @@ def _tensors(path: Path) -> list[dict[str, Any]]:
 
 
 def _kv_numbers(config: Any) -> int | None:
-    layers, heads = _integer(config, "num_hidden_layers"), _integer(config, "num_attention_heads")
+    layers, heads = _num_attention_layers(config), _integer(config, "num_attention_heads")
     hidden = _integer(config, "hidden_size")
     if "kv_lora_rank" in config or not (layers and heads and hidden):
         return None
     kv_heads = _integer(config, "num_key_value_heads") or heads
     return 2 * layers * kv_heads * (_integer(config, "head_dim") or hidden // heads)
+
+
+def _num_attention_layers(config: Any) -> int | None:
+    kinds, indices = config.get("layer_types"), config.get("full_attn_idxs")
+    if isinstance(kinds, list):
+        return sum(kind not in WITHOUT_KV for kind in kinds)
+    return len(indices) if isinstance(indices, list) else _integer(config, "num_hidden_layers")
 
 
 def _integer(config: Any, key: str) -> int | None:

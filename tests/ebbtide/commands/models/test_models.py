@@ -145,13 +145,14 @@ def test_show_computes_the_memory_of_safetensors(hub: Path, capsys: pytest.Captu
     assert "tokens of KV in the default pool" in shown["fits here"]
 
 
-def test_facts_of_a_gguf_file_come_from_its_header(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kv_heads", "total"), [(2, 3 * 2), ([0, 2, 0], 2)], ids=["every layer", "one layer"])
+def test_facts_of_a_gguf_file_come_from_its_header(kv_heads: int | list[int], total: int, tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "t.gguf", "llama")
     writer.add_block_count(3)
     writer.add_context_length(128)
     writer.add_embedding_length(32)
     writer.add_head_count(4)
-    writer.add_head_count_kv(2)
+    writer.add_head_count_kv(kv_heads)
     writer.add_tensor("w", np.zeros((8, 32), np.float16))
     for write in (
         writer.write_header_to_file,
@@ -162,7 +163,22 @@ def test_facts_of_a_gguf_file_come_from_its_header(tmp_path: Path) -> None:
         write()
     facts = read_facts(ModelFiles("t", str(tmp_path), "t.gguf"))
     size = (tmp_path / "t.gguf").stat().st_size
-    assert facts == ModelFacts("llama", 256, 128, 3 * 2 * 8 * 2, size, ("F16",))
+    assert facts == ModelFacts("llama", 256, 128, total * 8 * 2, size, ("F16",))
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_layers"),
+    [
+        ({}, 4),
+        ({"layer_types": ["conv", "full_attention", "linear_attention", "mamba"]}, 1),
+        ({"full_attn_idxs": [1, 3]}, 2),
+    ],
+)
+def test_layers_without_attention_have_no_kv(fields: dict[str, object], num_layers: int, tmp_path: Path) -> None:
+    sizes = {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32}
+    (tmp_path / "config.json").write_text(json.dumps(sizes | fields))
+    (tmp_path / "model.safetensors").write_bytes(safetensors([3]))
+    assert read_facts(ModelFiles("t", str(tmp_path))).kv_numbers == 2 * num_layers * 2 * 8
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 8, b"\xff" * 20, struct.pack("<Q", 2) + b"[]"])
