@@ -81,6 +81,7 @@ class _Daemon:
         self._signals = signals
         self._service = service
         self._restarts = Restarts(config.watchdog.restart_on_failure)
+        self._is_restarting = False
         self._progress = ProgressLine(logs=config.log.log_format == "json")
         self._app_switch = AppSwitch(_page_access(config), lambda: self._progress.step)
         self._tls = tls
@@ -180,7 +181,7 @@ class _Daemon:
             kill_silent_children(front, self._engine, self._config.watchdog.watchdog_timeout), name="silence"
         )
         failed = asyncio.create_task(front.failed.wait(), name="failed")
-        alive = asyncio.create_task(self._service.keep_alive(front.liveness.unhealthy_reason), name="alive")
+        alive = asyncio.create_task(self._service.keep_alive(lambda: self._unhealthy_reason(front)), name="alive")
         try:
             while True:
                 bugs: set[asyncio.Future[Any]] = {http, silence, failed}  # these tasks end only because of a bug
@@ -196,11 +197,16 @@ class _Daemon:
                 code = self._on_child_death(front)
                 if stop.done() or not self._restarts.remaining:
                     return code
+                self._is_restarting = True
                 if not await self._restart(front):
                     return 0 if self._signals.first.is_set() else code
         finally:
             for task in (stop, silence, failed, alive):
                 task.cancel()
+
+    def _unhealthy_reason(self, front: Frontend) -> str | None:
+        """Return the reason for which the service manager should restart the daemon; None while it restarts itself."""
+        return None if self._is_restarting else front.liveness.unhealthy_reason()
 
     def _on_child_death(self, front: Frontend) -> int:
         """Fail the open requests after a child process has ended. Return the exit code if there is no restart."""
@@ -236,6 +242,7 @@ class _Daemon:
         self._progress.clear()
         log.info("the restarted engine is serving")
         self._service.notify("STATUS=serving with a restarted engine")
+        self._is_restarting = False
         log_sizes(ready.runner)
         return True
 
