@@ -33,6 +33,7 @@ RENAMED = {
     # SGLang
     "--max-prefill-tokens": "--chunked-prefill-size",
     "--tp-size": "--tp",
+    "--max-mamba-cache-size": "--max-states",
     # llama-server
     "-c": "--context-length",
     "--ctx-size": "--context-length",
