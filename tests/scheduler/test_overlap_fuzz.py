@@ -15,9 +15,9 @@ from .world import Outcome, Shape, World, greedy, text
 REQUESTS = 5
 
 
-def solo(prompt: list[int], sampling: SamplingParams, window: int) -> list[int]:
+def solo(prompt: list[int], sampling: SamplingParams, window: int, num_states: int) -> list[int]:
     second = PoolInfo(2000, 4, SWA_POOL, window) if window else None
-    world = World(Shape(num_pages=2000, num_rows=1, chunk=4096, cache=False, second=second))
+    world = World(Shape(num_pages=2000, num_rows=1, chunk=4096, cache=False, second=second, state_slots=num_states))
     world.generate("solo", prompt, sampling)
     return world.run()["solo"].tokens
 
@@ -26,9 +26,10 @@ class Fuzz:
     """A world in which dispatch and collect alternate at random, and the requests that are open in it.
 
     window: size of the window of a second pool, which is about as small as the first one; 0 for one pool.
+    num_states: number of slots of a pool of recurrent states; 0 for no such pool.
     """
 
-    def __init__(self, seed: int, steps: int, window: int = 0, host_pages: int = 0) -> None:
+    def __init__(self, seed: int, steps: int, window: int = 0, host_pages: int = 0, num_states: int = 0) -> None:
         self.rng = random.Random(seed)
         self.steps = steps
         self.window = window
@@ -36,7 +37,8 @@ class Fuzz:
         if window:
             second = PoolInfo(min(2 * pages_for(window, 4) + 4, 26), 4, SWA_POOL, window)
             shape = replace(shape, second=second, host_pages=host_pages)
-        self.world = World(shape)
+        self.num_states = num_states
+        self.world = World(replace(shape, state_slots=num_states))
         self.known: dict[str, list[int]] = {}
         self.open: dict[str, tuple[list[int], SamplingParams]] = {}
         self.serial = 0
@@ -81,14 +83,14 @@ class Fuzz:
             outcome = self.world.outcomes.pop(rid)
             key = f"{prompt}{sampling}"
             if key not in self.known:
-                self.known[key] = solo(prompt, sampling, self.window)
+                self.known[key] = solo(prompt, sampling, self.window, min(self.num_states, 1))
             tokens = self.known[key]
             assert outcome.ends == 1
             assert outcome.tokens == (tokens[: len(outcome.tokens)] if outcome.finish == "abort" else tokens)
 
 
-def fuzz(seed: int, steps: int, window: int = 0, host_pages: int = 0) -> None:
-    totals = Fuzz(seed, steps, window, host_pages).run().scheduler.state.metrics.totals
+def fuzz(seed: int, steps: int, window: int = 0, host_pages: int = 0, num_states: int = 0) -> None:
+    totals = Fuzz(seed, steps, window, host_pages, num_states).run().scheduler.state.metrics.totals
     assert host_pages == 0 or totals["kv_restored_tokens_total"] > 0
     assert totals["num_retracted_requests_total"] > steps // 40
     assert totals["num_aborted_requests_total{reason=client}"] > steps // 200
@@ -104,6 +106,21 @@ def test_every_position_gets_exactly_one_token_for_any_events_in_between(seed: i
 @pytest.mark.parametrize("host_pages", [0, 40], ids=["recompute", "host tier"])
 def test_every_position_gets_exactly_one_token_with_a_window_pool(host_pages: int) -> None:
     fuzz(2, 500, 18, host_pages)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("window", [0, 18])
+def test_every_position_gets_exactly_one_token_with_recurrent_states(window: int) -> None:
+    fuzz(3, 500, window, num_states=6)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("num_states", [3, 6, 20])
+@pytest.mark.parametrize("window", [0, 18])
+def test_every_position_gets_exactly_one_token_for_ten_thousand_steps_with_recurrent_states(
+    window: int, num_states: int
+) -> None:
+    fuzz(30 + num_states, 10_000, window, num_states=num_states)
 
 
 @pytest.mark.soak
