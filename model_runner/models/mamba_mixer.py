@@ -77,8 +77,8 @@ class MambaMixer:
         self.conv_bias = torch.empty(config.conv_channels, device=device) if config.conv_bias else None
         self.a_log, self.d, self.dt_bias = torch.empty(3, config.num_heads, device=device).unbind()
         self.norm = torch.empty(config.inner, device=device) if config.has_norm else None
-        sizes = torch.tensor(config.parts, device=device)
-        self._factors = torch.tensor(config.part_factors, device=device).repeat_interleave(sizes, output_size=total)
+        parts = zip(config.parts, config.part_factors, strict=True)
+        self._factors = torch.cat([torch.full((size,), factor, device=device) for size, factor in parts])
 
     @property
     def linears(self) -> tuple[Linear, ...]:

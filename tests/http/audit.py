@@ -41,12 +41,22 @@ def check_scrape(totals: Counter[str]) -> None:
 
 def check_idle(api: Any) -> None:
     """Check that within two seconds no request is open, all load gauges read 0, and all pages are free or evictable."""
-    within(LIMIT_S, lambda: not any(api.totals()[name] for name in (*IDLE_AT_ZERO, "open_http_requests")))
+    # The gauges may be those of a snapshot from before the last request started.
+    within(LIMIT_S, lambda: _gauges_are_zero(api) and not _pools_in_use(api))
     check_scrape(api.totals())
     bar = api.http.get("/pressure").json()
-    for name, pool in bar["pools"].items():
-        assert pool["available"] + pool["evictable"] == pool["total"], (name, pool)
     assert bar["pools"]["full"]["total"] == bar["max_total_num_tokens"]
+
+
+def _gauges_are_zero(api: Any) -> bool:
+    totals = api.totals()
+    return not any(totals[name] for name in (*IDLE_AT_ZERO, "open_http_requests"))
+
+
+def _pools_in_use(api: Any) -> dict[str, Any]:
+    """The pools with pages that are neither free nor evictable."""
+    pools: dict[str, Any] = api.http.get("/pressure").json()["pools"]
+    return {name: pool for name, pool in pools.items() if pool["available"] + pool["evictable"] != pool["total"]}
 
 
 def unchanged(api: Any, name: str, seconds: float = 1.5) -> float:
