@@ -39,7 +39,7 @@ class Control:
         self._pending: list[_PendingFlush] = []
 
     def handle(self, message: ControlReq, now: float) -> None:
-        """Carry out one operator request. A flush is kept until no request is open or its timeout has passed.
+        """Carry out one operator request. A flush waits until no request is open, at most for its timeout.
 
         Every operator request gets exactly one reply.
         """

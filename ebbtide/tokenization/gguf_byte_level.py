@@ -41,8 +41,8 @@ def adds_bos(stored: StoredVocabulary) -> bool:
 def byte_level(stored: StoredVocabulary) -> Any:
     """Return the tokenizer, still without added tokens and post-processor.
 
-    Raises StartupError if ``tokenizer.ggml.pre`` is unknown, or if the file has no merges but tokens that only merges
-    produce. Any other exception means that the vocabulary is damaged.
+    Raises StartupError if ``tokenizer.ggml.pre`` is unknown, or if the file has tokens that only merges produce, but
+    no merges. Any other exception means that the vocabulary is damaged.
     """
     from tokenizers import Tokenizer, decoders, models
 

@@ -32,7 +32,7 @@ class MessageShield:
         return {key: value if key == "role" else self.value(value) for key, value in message.items()}
 
     def tool(self, tool: dict[str, Any]) -> dict[str, Any]:
-        """Return a tool's description with placeholders in all its strings."""
+        """Return a tool definition with placeholders in all its strings."""
         return {key: self.value(value) for key, value in tool.items()}
 
     def value(self, value: Any) -> Any:

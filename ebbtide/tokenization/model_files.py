@@ -101,7 +101,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 def token_ids(value: object, where: str) -> set[int]:
     """Convert the value of ``eos_token_id``, which is an id, a list of ids, or None or −1 for no id.
 
-    where: name of the file, for the error message. Raises StartupError for any other value.
+    Raises StartupError for any other value. where: name of the file, for the error message.
     """
     values: list[Any] = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(one) in (int, float) and one == one // 1 and -1 <= one < MAX_ID for one in values):

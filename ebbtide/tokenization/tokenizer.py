@@ -222,7 +222,7 @@ class FastTokenizer:
 
 
 def _vocab_size(ids: dict[str, int]) -> int:
-    """Return the number of token ids. Raises StartupError if the ids are not those of a vocabulary."""
+    """Return the number of token ids. Raises StartupError if there are none, or if one is far too large."""
     if not ids:
         raise StartupError("The tokenizer of the model has no tokens.")
     token, largest = max(ids.items(), key=lambda item: item[1])

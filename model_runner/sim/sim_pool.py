@@ -39,7 +39,9 @@ class SimPool:
         end = index + len(pages)
         if pages:
             if end > self._table.shape[1] or not 0 <= min(pages) <= max(pages) < len(self.slots):
-                raise PlanError(f"row {row}: pages {pages[:4]} … at {index} reach outside")
+                raise PlanError(
+                    f"row {row}: pages {pages[:4]} … from page index {index} on are outside the pool or the page table"
+                )
             self._table[row, index:end] = pages
         if item.init is not None:
             self._table[row, end:] = -1

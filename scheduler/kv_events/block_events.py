@@ -1,7 +1,7 @@
 """KV cache events for external routers: blocks stored, blocks removed, all blocks cleared. The module uses no sockets.
 
-A block is a page of the prefix tree. The wire format is that of vLLM and SGLang: a batch is an array that contains one
-map per event, and the map's "type" is the name of the event. See docs/kv-events.md.
+A block is a page of the prefix tree. The wire format is that of vLLM and SGLang: a batch is an array of a
+timestamp and a list of events; an event is a map whose "type" is the name of the event. See docs/kv-events.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The node of a prefix tree, memory that continues a path of nodes, and the observer interface of the tree."""
+"""The nodes of a prefix tree, the protocol for pages outside it that continue a path, and the tree's observers."""
 
 from __future__ import annotations
 

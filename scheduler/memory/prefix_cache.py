@@ -77,7 +77,7 @@ class BasePrefixCache(AuditedCache, Protocol):
     def attach(self, req: CachedRequest, match: MatchResult) -> None:
         """Assign the matched pages to the request (``pages``, ``num_shared``, ``node``) and lock them.
 
-        If the match includes a tail, the tail must end with the match. Nothing may be evicted or published between
+        If the match includes a tail, it must include all pages of the tail. Nothing may be evicted or published between
         ``match_prefix`` and this call.
         """
 

@@ -28,7 +28,7 @@ class RadixCache:
     def __init__(
         self, allocator: PageAllocator, observer: CacheObserver | None = None, parts: Sequence[TreePart] = ()
     ) -> None:
-        """parts: the memory of other pools in the tree, in the order of ``RunnerInfo.pools``."""
+        """parts: the tree's memory in each of the other pools, in the order of ``RunnerInfo.pools``."""
         self._allocator = allocator
         self._observer = observer
         self._parts = TreeParts(parts)

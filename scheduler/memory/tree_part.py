@@ -51,7 +51,7 @@ class TreePart(Protocol):
         """Unlock all memory that ``req`` shares. access_clock: that of the cache."""
 
     def kept(self, nodes: Collection[Node]) -> None:
-        """Forget the memory of all nodes except these. The caller rebuilds the accounting."""
+        """Remove the records of all other nodes, without freeing their pages. The caller rebuilds the accounting."""
 
 
 class TailPart(Protocol):

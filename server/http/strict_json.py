@@ -175,7 +175,7 @@ def _check_leaf(value: Any) -> None:
 
 
 def _check_num_keys(text: str) -> None:
-    """Raise Rejected if the parser would read more than ``MAX_KEYS`` keys before the end of any object.
+    """Raise Rejected if the parser would read more than ``MAX_KEYS`` keys in a row without an object's end.
 
     Runs before the parser. It never counts too many keys, because quotes inside strings are escaped. It misses keys if
     a string between them contains a brace; ``_unique`` counts these keys.

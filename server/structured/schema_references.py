@@ -36,8 +36,8 @@ class _Walk:
     def __init__(self) -> None:
         self.order: dict[int, int] = {}  # order of discovery, by the identity of the node
         self.lowest: dict[int, int] = {}  # the order of the earliest node that each node is known to reach
-        self.levels: dict[int, int] = {}  # depths of finished nodes; nodes of a cycle have the same depth
-        self._beyond: dict[int, int] = {}  # maximum depth that each node reaches outside its cycle
+        self.levels: dict[int, int] = {}  # levels from each finished node down; the same for all nodes of a cycle
+        self._beyond: dict[int, int] = {}  # maximum number of levels below each node outside its cycle
         self._open: list[int] = []
 
     def meet(self, place: int) -> None:

@@ -93,7 +93,7 @@ def _gguf(family: Family) -> str:
     if family.gguf is not None:
         return f"equal (`{family.gguf}`)"
     others = any(other.gguf for other in FAMILIES.values() if other.prefix == family.prefix)
-    return "the format has no key for this variant" if others else "refused"
+    return "not tested: GGUF has no key for a setting of this test model" if others else "refused"
 
 
 def unlisted_architectures() -> set[str]:
